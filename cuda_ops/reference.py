@@ -1,0 +1,67 @@
+"""The operator in plain PyTorch: three formulations, the rule that picks one, and the truth.
+
+The three are the same function in exact arithmetic. They differ in what they cost:
+
+* `toeplitz_conv` one batched matrix product with the (L, L) Toeplitz matrix of each filter. Its
+                  work grows with L squared, at the speed of the matrix units.
+* `fft_conv`      zero-padded to 2 L, as the published model computes it. L log L.
+* `grouped_conv`  PyTorch's convolution with one group a channel. L times K.
+"""
+
+import torch
+import torch.nn.functional as F
+
+
+def toeplitz_conv(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """y = x T with T[h, s, t] = k[h, t - s], zero where t < s. x (B, H, L), k (H, K)."""
+    length = x.shape[-1]
+    taps = k[:, :length]
+    padded = F.pad(taps, (length - 1, length - taps.shape[1]))  # (H, 2L-1)
+    # Row i of unfold is padded[i:i+L], the filter delayed by L-1-i: flipped, row s is delayed by s.
+    matrix = padded.unfold(-1, length, 1).flip(1)  # (H, L, L)
+    # (H, B, L) rows are what the batched product reads anyway: no copy is made of x.
+    return torch.bmm(x.transpose(0, 1), matrix).transpose(0, 1)
+
+
+def fft_conv(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """Circular convolution of the zero-padded signals, cut to L. x (B, H, L), k (H, K).
+
+    Half precision is computed in float32: its transforms exist for powers of two alone.
+    """
+    length = x.shape[-1]
+    dtype = torch.promote_types(x.dtype, k.dtype)
+    wide = torch.promote_types(dtype, torch.float32)
+    spectrum = torch.fft.rfft(x.to(wide), 2 * length) * torch.fft.rfft(
+        k[:, :length].to(wide), 2 * length
+    )
+    return torch.fft.irfft(spectrum, 2 * length)[..., :length].to(dtype)
+
+
+def grouped_conv(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """`conv1d` with one group a channel, padded on the left alone. x (B, H, L), k (H, K)."""
+    padded = F.pad(x, (k.shape[1] - 1, 0))
+    return F.conv1d(padded, k.flip(-1).unsqueeze(1), groups=x.shape[1])
+
+
+def fastest_formulation(device_type: str, length: int, taps: int):
+    """The formulation with the least forward plus backward time for this device and shape."""
+    del device_type, taps
+    return toeplitz_conv if length <= 256 else fft_conv
+
+
+def pytorch_conv(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """The PyTorch backend: whichever formulation is fastest for the device and shape of x."""
+    if not torch.is_autocast_enabled(x.device.type):
+        dtype = torch.promote_types(x.dtype, k.dtype)
+        x, k = x.to(dtype), k.to(dtype)
+    return fastest_formulation(x.device.type, x.shape[-1], k.shape[1])(x, k)
+
+
+def reference_conv(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """The truth that every kernel is held against: the definition, term by term, in float64."""
+    x, k = x.double(), k.double()
+    length = x.shape[-1]
+    y = torch.zeros_like(x)
+    for j in range(min(k.shape[1], length)):
+        y = y + F.pad(k[:, j, None] * x[..., : length - j], (j, 0))
+    return y

@@ -1,0 +1,341 @@
+"""Building meters in the layout of GEPIII (the ASHRAE contest), as a LightningDataModule."""
+
+import hashlib
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import lightning as L
+import numpy as np
+import torch
+from lightning.pytorch.utilities import rank_zero_info
+
+from data import building_physics, synthetic
+from data.baselines import linear_forecast, naive_forecasts
+from data.cache import cache_folder, cached_series
+from data.columns import DataError
+from data.load import Source
+from data.rules import GEPIII_UTC_OFFSET
+from data.scaling import Scaling, fit_scaling
+from data.series import SeriesSet, stamp
+from data.splits import SPLITS, Range, split_ranges
+from data.windows import Batch, DeviceSeries, WindowLoader, Windows, find_windows
+
+SUFFIXES = (".csv", ".csv.gz", ".parquet")
+
+
+class GEPIIIDataModule(L.LightningDataModule):
+    """Hourly building meters and weather: folders or files of the GEPIII layout.
+
+    Without `root` and paths a seeded stand-in is generated, in the same layout, in the user's cache.
+
+    Args:
+        root: folder with train, weather_train and building_metadata (.csv, .csv.gz or .parquet).
+        train_path: the meter file, if not in `root`.
+        val_path: a separate file for validation; without it, a part of the time of train_path.
+        test_path: a separate file for test; likewise.
+        predict_path: a file to predict; without it, the test part.
+        weather_path: the weather file, if not in `root`.
+        metadata_path: the building file, if not in `root`.
+        train_end: last date of training; a date without a time is the whole day.
+        val_end: last date of validation.
+        test_end: last date of test; without it, the end of the data.
+        val_fraction: share of time for validation, where no dates are given.
+        test_fraction: share of time for test, where no dates are given.
+        window: hours that the model sees.
+        covariates: columns beside the reading, of the weather or of the meter file.
+        meters: meter codes to use (0 electricity, 1 chilled water, 2 steam, 3 hot water), all if not given.
+        rules: whose known errors to mend: none, gepiii or cambridge.
+        utc_offset: hours to add to the weather's time stamps to get the meters' local time, for all
+            sites or by site; not given, 0 (GEPIII's own under `rules gepiii`).
+        duplicates: two contradicting readings for one hour: error, or keep first, last or mean.
+        transform: set with --model.transform.
+        fraction: share of the series to train on, whole series drawn by the seed.
+        next_hour: predict also the hour after the end of each series.
+        batch_size: windows a batch.
+    """
+
+    def __init__(
+        self,
+        root: Path | None = None,
+        train_path: Path | None = None,
+        val_path: Path | None = None,
+        test_path: Path | None = None,
+        predict_path: Path | None = None,
+        weather_path: Path | None = None,
+        metadata_path: Path | None = None,
+        train_end: str | None = None,
+        val_end: str | None = None,
+        test_end: str | None = None,
+        val_fraction: float = 0.15,
+        test_fraction: float = 0.15,
+        window: int = 48,
+        covariates: list[str] = ["air_temperature", "cloud_coverage", "dew_temperature"],  # noqa: B006 (jsonargparse shows it in --help; never changed)
+        meters: list[int] | None = None,
+        rules: Literal["none", "gepiii", "cambridge"] = "none",
+        utc_offset: int | dict[str, int] | None = None,
+        duplicates: Literal["error", "first", "last", "mean"] = "error",
+        transform: Literal["log1p", "none"] = "log1p",
+        fraction: float = 1.0,
+        next_hour: bool = False,
+        batch_size: int = 256,
+    ) -> None:
+        super().__init__()
+        _require(window >= 2, f"--data.window must be 2 or more, not {window}")
+        _require(batch_size >= 1, f"--data.batch_size must be 1 or more, not {batch_size}")
+        _require(0 < fraction <= 1, f"--data.fraction must be in (0, 1], not {fraction}")
+        shares = val_fraction > 0 and test_fraction > 0 and val_fraction + test_fraction < 1
+        _require(shares, "--data.val_fraction and --data.test_fraction must be > 0, their sum < 1")
+        self.root = root
+        self.paths = {"train": train_path, "val": val_path, "test": test_path}
+        self.predict_path = predict_path
+        self.weather_path = weather_path
+        self.metadata_path = metadata_path
+        self.ends = {"train_end": train_end, "val_end": val_end, "test_end": test_end}
+        self.val_fraction = val_fraction
+        self.test_fraction = test_fraction
+        self.window = window
+        self.covariates = tuple(covariates)
+        self.meters = None if meters is None else tuple(meters)
+        self.rules = rules
+        self.utc_offset = utc_offset
+        self.duplicates = duplicates
+        self.transform = transform
+        self.fraction = fraction
+        self.next_hour = next_hour
+        self.batch_size = batch_size
+        self.windows: dict[str, Windows] = {}
+        self._sources: dict[int, DeviceSeries] = {}
+        self._said: set[str] = set()
+
+    # -- files ---------------------------------------------------------------------------------
+
+    def prepare_data(self) -> None:
+        """Generate the stand-in data, where no file was named and they are not there yet."""
+        if self._is_synthetic and not self._synthetic_root.is_dir():
+            rank_zero_info("no data were named: generating the stand-in, once")
+            synthetic.write(self._synthetic_root)
+
+    @property
+    def _is_synthetic(self) -> bool:
+        return not (self.root or self.paths["train"] or self.predict_path)
+
+    @cached_property
+    def _synthetic_root(self) -> Path:
+        """Named by the generator's code: another version of it writes another folder."""
+        modules = (synthetic, building_physics)
+        code = b"".join(Path(str(module.__file__)).read_bytes() for module in modules)
+        return cache_folder() / f"synthetic-{hashlib.sha256(code).hexdigest()[:12]}"
+
+    def _find(self, stem: str) -> Path | None:
+        """The file `stem` of the root folder, with whichever suffix it has."""
+        root = self._synthetic_root if self._is_synthetic else self.root
+        if root is None:
+            return None
+        _require(root.is_dir(), f"--data.root: there is no folder {root}")
+        found = [root / (stem + suffix) for suffix in SUFFIXES if (root / (stem + suffix)).is_file()]
+        return found[0] if found else None
+
+    def _source(self, meters_path: Path) -> Source:
+        by_site = dict(GEPIII_UTC_OFFSET) if self.rules == "gepiii" else {}
+        offsets = {str(site): hours for site, hours in by_site.items()}
+        if isinstance(self.utc_offset, dict):
+            offsets |= self.utc_offset
+        elif self.utc_offset is not None:
+            offsets = {"*": self.utc_offset}
+        files = (meters_path, self.weather_path, self.metadata_path)
+        for path in files:
+            _require(path is None or path.is_file(), f"there is no file {path}")
+        return Source(
+            meters_path=meters_path,
+            weather_path=self.weather_path or self._find("weather_train"),
+            metadata_path=self.metadata_path or self._find("building_metadata"),
+            covariates=self.covariates,
+            meters=self.meters,
+            duplicates=self.duplicates,
+            negative="clip" if self.transform == "log1p" else "keep",
+            utc_offset=tuple(sorted(offsets.items())),
+        )
+
+    def _load(self, meters_path: Path) -> SeriesSet:
+        found = cached_series(self._source(meters_path), self.rules)
+        for note in found.notes:
+            self._say(note)
+        return found
+
+    def _say(self, text: str) -> None:
+        """Tell the user, once."""
+        if text not in self._said:
+            self._said.add(text)
+            rank_zero_info(f"data: {text}")
+
+    # -- splits --------------------------------------------------------------------------------
+
+    def setup(self, stage: str) -> None:
+        """Read the files and find the windows that `stage` (fit, validate, test, predict) needs."""
+        if stage == "predict" and self.predict_path is not None:
+            found = self._load(self.predict_path)
+            self.windows["predict"] = self._predict_windows(found, found.span())
+            return
+        if "train" in self.windows:  # read by an earlier stage of this run
+            self._set_predict()
+            return
+        train_path = self.paths["train"] or self._find("train")
+        if train_path is None:
+            raise DataError(
+                f"--data.root: {self.root} holds no train{', train'.join(SUFFIXES)}"
+                if self.root
+                else "name the meter file with --data.train_path or its folder with --data.root"
+            )
+        series = self._load(train_path)
+        ranges = self._ranges(series)
+        self.ranges = ranges
+        for split in SPLITS:
+            own = self.paths[split] if split != "train" else None
+            found, reach = series, ranges.get(split)
+            if own is not None:
+                found = self._load(own)
+                reach = found.span()
+            if reach is None:
+                continue
+            self._refuse_short(found, own or train_path)
+            self.windows[split] = find_windows(found, self.window, *reach)
+            self._refuse_empty(split, found, reach)
+        self._reach = ranges.get("test") or self.windows.get("test", self.windows["train"]).series.span()
+        self.scaling, warnings = fit_scaling(
+            series, self.covariates, *ranges["train"], self.transform == "log1p"
+        )
+        for warning in warnings:
+            self._say(warning)
+        self._thin_training()
+        self._describe(series)
+        self._set_predict()
+
+    def _ranges(self, series: SeriesSet) -> dict[str, Range]:
+        """Time ranges of the splits that are parts of the training file."""
+        if self.paths["val"] is None and self.paths["test"] is None:
+            return split_ranges(series, self.ends, self.val_fraction, self.test_fraction)
+        _require(
+            self.paths["val"] is not None,
+            "--data.test_path was given without --data.val_path: name a file for validation too",
+        )
+        return {"train": series.span()}
+
+    def _set_predict(self) -> None:
+        if "test" in self.windows:
+            self.windows["predict"] = self._predict_windows(self.windows["test"].series, self._reach)
+
+    def _predict_windows(self, series: SeriesSet, reach: Range) -> Windows:
+        first, last = reach
+        found = find_windows(
+            series,
+            self.window,
+            first,
+            last + self.next_hour,
+            target_known=False,
+            beyond_end=self.next_hour,
+        )
+        if not len(found):
+            self._refuse_short(series, self.predict_path)
+            raise DataError(
+                f"no window to predict: no {self.window} consecutive hours with readings lie between "
+                f"{stamp(first)} and {stamp(last)}"
+            )
+        return found
+
+    def _refuse_short(self, series: SeriesSet, path: Path | None) -> None:
+        need = self.window + 1
+        short = np.flatnonzero(series.length < need)
+        if short.size == len(series):
+            longest = int(series.length.argmax())
+            raise DataError(
+                f"{path}: every series is too short for --data.window {self.window}: rows="
+                f"{series.length[longest]}, needed={need} ({series.name(longest)})"
+            )
+        if short.size:
+            self._say(f"{short.size} series shorter than {need} hours are skipped")
+
+    def _refuse_empty(self, split: str, series: SeriesSet, reach: Range) -> None:
+        if len(self.windows[split]):
+            return
+        first, last = (stamp(hour) for hour in reach)
+        start, end = (stamp(hour) for hour in series.span())
+        raise DataError(
+            f"split '{split}' ({first} to {last}) holds no window of {self.window} + 1 consecutive "
+            f"hours with readings; the data run from {start} to {end}. Move --data.train_end, "
+            "--data.val_end and --data.test_end, or shorten --data.window."
+        )
+
+    def _thin_training(self) -> None:
+        """Keep whole series for training, drawn by the seed: never random rows."""
+        if self.fraction == 1:
+            return
+        train = self.windows["train"]
+        owner = np.searchsorted(train.series.offset, train.cell, side="right") - 1
+        owners = np.unique(owner)
+        kept = np.random.default_rng(torch.initial_seed()).permutation(owners)
+        kept = kept[: max(1, round(self.fraction * owners.size))]
+        self.windows["train"] = Windows(train.series, train.cell[np.isin(owner, kept)], self.window)
+        self._say(f"training on {kept.size} of {owners.size} series (--data.fraction)")
+
+    def _describe(self, series: SeriesSet) -> None:
+        counts = ", ".join(f"{split} {len(self.windows[split]):,}" for split in self.windows)
+        start, end = (stamp(hour) for hour in series.span())
+        self._say(
+            f"{len(series)} meters of {np.unique(series.building).size} buildings, {start} to {end}"
+        )
+        self._say(f"windows of {self.window} h: {counts}")
+
+    # -- loaders -------------------------------------------------------------------------------
+
+    def device_series(self, series: SeriesSet) -> DeviceSeries:
+        """`series` on the device where the model runs; put there once."""
+        if id(series) not in self._sources:
+            device = self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
+            self._sources[id(series)] = DeviceSeries(series, self.window, device)
+        return self._sources[id(series)]
+
+    def _loader(self, split: str, shuffle: bool = False) -> WindowLoader:
+        if split not in self.windows:
+            raise DataError(f"there are no data to {split}: name a file with --data.{split}_path")
+        windows = self.windows[split]
+        return WindowLoader(
+            self.device_series(windows.series),
+            windows.cell,
+            self.batch_size,
+            shuffle=shuffle,
+            seed=torch.initial_seed(),
+            rank=self.trainer.global_rank if self.trainer else 0,
+            world=self.trainer.world_size if self.trainer else 1,
+        )
+
+    def train_dataloader(self) -> WindowLoader:
+        """All training windows, shuffled anew each epoch."""
+        return self._loader("train", shuffle=True)
+
+    def val_dataloader(self) -> WindowLoader:
+        """All validation windows, by series and time."""
+        return self._loader("val")
+
+    def test_dataloader(self) -> WindowLoader:
+        """All test windows, by series and time."""
+        return self._loader("test")
+
+    def predict_dataloader(self) -> WindowLoader:
+        """All windows to predict, by series and time, also those whose target is not known."""
+        return self._loader("predict")
+
+    # -- for reports ---------------------------------------------------------------------------
+
+    def baselines(self, split: str) -> dict[str, np.ndarray]:
+        """Forecasts to beat for each window of `split`, (n,) each, NaN where one has no reference."""
+        windows = self.windows[split]
+        return naive_forecasts(windows) | {"linear": linear_forecast(self.windows["train"], windows)}
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise DataError(message)
+
+
+__all__ = ["Batch", "GEPIIIDataModule", "Scaling"]

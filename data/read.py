@@ -1,0 +1,197 @@
+"""One file, csv or Parquet, into typed Arrow columns; a bad cell is named by file, column and row."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+
+from data.columns import BUILDING, METER, METER_NAMES, SITE, TIME, DataError, meter_code
+
+SEPARATORS = ",;\t|"
+NULLS = ["", "NA", "N/A", "#N/A", "n/a", "NaN", "nan", "null", "NULL", "None"]
+IDS = (BUILDING, SITE)
+HEADER_LINE = 1
+
+
+def column_names(path: Path) -> list[str]:
+    """The names in a file's header."""
+    if _is_parquet(path):
+        return list(pq.read_schema(path).names)
+    header, _, separator, _ = _csv_dialect(path)
+    return [name.strip().strip('"') for name in header.split(separator)]
+
+
+def read_columns(path: Path, wanted: list[str]) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Read some columns of a csv, csv.gz or Parquet file.
+
+    Args:
+        path: the file.
+        wanted: names, all present. `timestamp` becomes int64 hours since 1970-01-01 (of the time as
+            written), `meter` int64 codes, ids int64 (or text, where some are not whole numbers), all
+            others float64 with NaN for a blank, a null word or an infinite value.
+
+    Returns:
+        The columns by name, each (rows,), and notes on what was decided while reading.
+
+    Raises:
+        DataError: a cell that cannot be read, with file, column and row.
+    """
+    notes: list[str] = []
+    if _is_parquet(path):
+        table = pq.read_table(path, columns=wanted)
+    else:
+        table = _read_csv(path, wanted, notes)
+    columns: dict[str, np.ndarray] = {}
+    for name in wanted:
+        column = table.column(name)
+        if pa.types.is_dictionary(column.type):
+            column = pc.cast(column, column.type.value_type)
+        where = f"{path}, column {name}"
+        if name == TIME:
+            columns[name] = _hours(column, where, path)
+        elif name == METER:
+            columns[name] = _meter_codes(column, where, path)
+        elif name in IDS:
+            columns[name] = _identifiers(column, where, path)
+        else:
+            columns[name] = _numbers(column, where, path, notes)
+    return columns, notes
+
+
+def row_name(path: Path, index: int) -> str:
+    """How a person finds row `index` (from 0) again: the line of a text file, the row of a Parquet."""
+    return f"row {index + 1}" if _is_parquet(path) else f"line {index + 1 + HEADER_LINE}"
+
+
+def _is_parquet(path: Path) -> bool:
+    return path.suffix in (".parquet", ".pq")
+
+
+def _csv_dialect(path: Path) -> tuple[str, list[str], str, str]:
+    """Header, first lines, separator and decimal mark of a csv file."""
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="utf-8-sig", errors="replace", newline=None) as file:
+        lines = [line.rstrip("\n") for _, line in zip(range(50), file, strict=False)]
+    if not lines or not lines[0].strip():
+        raise DataError(f"{path}: the file is empty; it needs a header line and rows")
+    header, body = lines[0], lines[1:]
+    separator = max(SEPARATORS, key=header.count)
+    comma = separator != "," and any("," in line for line in body)
+    return header, body, separator, "," if comma else "."
+
+
+def _read_csv(path: Path, wanted: list[str], notes: list[str]) -> pa.Table:
+    _, _, separator, decimal = _csv_dialect(path)
+    if (separator, decimal) != (",", "."):
+        notes.append(f"{path.name}: read with separator {separator!r} and decimal mark {decimal!r}")
+    text = (TIME, METER, *IDS)
+    options = pacsv.ConvertOptions(
+        column_types={name: pa.float64() for name in wanted if name not in text}
+        | ({TIME: pa.timestamp("s")} if TIME in wanted else {}),
+        null_values=NULLS,
+        strings_can_be_null=True,
+        decimal_point=decimal,
+        include_columns=wanted,
+    )
+    parse = pacsv.ParseOptions(delimiter=separator)
+    try:
+        return pacsv.read_csv(path, parse_options=parse, convert_options=options)
+    except pa.ArrowInvalid as error:
+        if "conversion error" not in str(error):
+            raise DataError(f"{path}: cannot be read as csv: {error}") from error
+    # Some cell is not of its column's type: as text, every cell can be looked at and named.
+    options.column_types = dict.fromkeys(wanted, pa.string())
+    table = pacsv.read_csv(path, parse_options=parse, convert_options=options)
+    if decimal == ",":
+        for name in set(wanted) - set(text):
+            plain = pc.replace_substring(table.column(name), ",", ".")
+            table = table.set_column(table.schema.get_field_index(name), name, plain)
+    return table
+
+
+def _first_bad(column: pa.ChunkedArray, target: pa.DataType) -> int:
+    """Index of the first cell that does not cast to `target`, found by halving."""
+    low, high = 0, len(column)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            pc.cast(column.slice(low, middle - low), target)
+            low = middle
+        except pa.ArrowInvalid:
+            high = middle
+    return low
+
+
+def _cast(column: pa.ChunkedArray, target: pa.DataType, where: str, path: Path, remedy: str):
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        column = pc.utf8_trim_whitespace(column)
+    try:
+        return pc.cast(column, target)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        if isinstance(error, pa.ArrowNotImplementedError):
+            raise DataError(f"{where}: type {column.type} is not supported; {remedy}") from error
+        bad = _first_bad(column, target)
+        raise DataError(
+            f"{where}, {row_name(path, bad)}: {column[bad].as_py()!r} is not readable; {remedy}"
+        ) from error
+
+
+def _refuse_nulls(column: pa.ChunkedArray, where: str, path: Path) -> None:
+    if column.null_count:
+        bad = int(np.flatnonzero(column.is_null().to_numpy())[0])
+        raise DataError(f"{where}, {row_name(path, bad)}: the cell is blank; fill it or drop the row")
+
+
+def _hours(column: pa.ChunkedArray, where: str, path: Path) -> np.ndarray:
+    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+        raise DataError(
+            f"{where}: the times carry the zone {column.type.tz}; write local times without a zone"
+        )
+    remedy = "write whole hours of local time as 2016-12-31 23:00:00, without a zone"
+    _refuse_nulls(column, where, path)
+    seconds = _cast(column, pa.timestamp("s"), where, path, remedy).to_numpy().astype(np.int64)
+    odd = np.flatnonzero(seconds % 3600)
+    if odd.size:
+        stamp = np.datetime64(int(seconds[odd[0]]), "s")
+        raise DataError(f"{where}, {row_name(path, int(odd[0]))}: {stamp} is not a whole hour; {remedy}")
+    return seconds // 3600
+
+
+def _meter_codes(column: pa.ChunkedArray, where: str, path: Path) -> np.ndarray:
+    _refuse_nulls(column, where, path)
+    if not pa.types.is_string(column.type):
+        return _cast(column, pa.int64(), where, path, "write a meter's code or name").to_numpy()
+    encoded = column.combine_chunks().dictionary_encode()
+    names = encoded.dictionary.to_pylist()
+    codes = [meter_code(name) for name in names]
+    for name, code in zip(names, codes, strict=True):
+        if code is None:
+            known = ", ".join(f"{code} {label}" for code, label in METER_NAMES.items())
+            raise DataError(f"{where}: {name!r} is not a meter; write one of: {known}")
+    return np.array(codes, dtype=np.int64)[encoded.indices.to_numpy()]
+
+
+def _identifiers(column: pa.ChunkedArray, where: str, path: Path) -> np.ndarray:
+    _refuse_nulls(column, where, path)
+    if pa.types.is_string(column.type):
+        return column.to_numpy().astype(np.str_)
+    return _cast(column, pa.int64(), where, path, "write a whole number or a name").to_numpy()
+
+
+def _numbers(column: pa.ChunkedArray, where: str, path: Path, notes: list[str]) -> np.ndarray:
+    if pa.types.is_string(column.type):
+        column = pc.utf8_trim_whitespace(column)
+        null = pc.is_in(column, value_set=pa.array(NULLS))
+        column = pc.if_else(null, None, column)
+    numbers = _cast(column, pa.float64(), where, path, "write a number, or leave the cell blank")
+    values = numbers.to_numpy()
+    infinite = np.isinf(values)
+    if infinite.any():
+        values = np.where(infinite, np.nan, values)
+        first = row_name(path, int(infinite.argmax()))
+        notes.append(f"{where}: {int(infinite.sum())} infinite value(s) read as missing, first in {first}")
+    return values

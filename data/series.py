@@ -1,0 +1,81 @@
+"""Hourly series, all in one flat array.
+
+The series lie one after the other, an hour a cell, NaN where nothing was read. A window is then a
+range of cells, and a data set of 20 million rows is 80 MB.
+"""
+
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+import numpy as np
+
+from data.columns import meter_label
+
+
+@dataclass
+class SeriesSet:
+    """S series of hourly readings, N cells in all, with W covariates.
+
+    Covariates from the weather are stored once a site, those of the meter file once a series:
+    `covariate_start` says where a series' first hour stands in either case.
+    """
+
+    building: np.ndarray  # (S,) int64 or text
+    meter: np.ndarray  # (S,) int64
+    site: np.ndarray  # (S,) int64 or text
+    first_hour: np.ndarray  # (S,) int64 hours since 1970-01-01, local time
+    offset: np.ndarray  # (S + 1,) int64; series s is cells offset[s] to offset[s + 1]
+    reading: np.ndarray  # (N,) float32, NaN = missing
+    covariates: np.ndarray  # (M, W) float32, NaN = missing
+    covariate_start: np.ndarray  # (S,) int64
+    notes: list[str] = field(default_factory=list)  # what was dropped, filled or repaired
+
+    def __len__(self) -> int:
+        return len(self.meter)
+
+    @property
+    def length(self) -> np.ndarray:
+        """(S,) hours of each series."""
+        return np.diff(self.offset)
+
+    def cell_series(self) -> np.ndarray:
+        """(N,) the series of each cell."""
+        return np.repeat(np.arange(len(self)), self.length)
+
+    def cell_hours(self) -> np.ndarray:
+        """(N,) the hour of each cell, int64."""
+        shift = self.first_hour - self.offset[:-1]
+        return np.arange(self.reading.size) + np.repeat(shift, self.length)
+
+    def covariate_cells(self) -> np.ndarray:
+        """(N,) the row of `covariates` that belongs to each cell."""
+        shift = self.covariate_start - self.offset[:-1]
+        return np.arange(self.reading.size) + np.repeat(shift, self.length)
+
+    def span(self) -> tuple[int, int]:
+        """First and last hour of all series."""
+        return int(self.first_hour.min()), int((self.first_hour + self.length).max()) - 1
+
+    def name(self, series: int) -> str:
+        """Building and meter in words."""
+        return f"building {self.building[series]}, {meter_label(int(self.meter[series]))}"
+
+    def save(self, path: Path) -> None:
+        """Write everything to an uncompressed .npz file."""
+        arrays = {f.name: np.asarray(getattr(self, f.name)) for f in fields(self)}
+        arrays["notes"] = np.array(self.notes, dtype=np.str_)
+        with path.open("wb") as file:  # a file object: savez would add a suffix to a name
+            np.savez(file, **arrays)
+
+    @classmethod
+    def load(cls, path: Path) -> "SeriesSet":
+        """Read what `save` wrote."""
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {f.name: stored[f.name] for f in fields(cls)}
+        arrays["notes"] = arrays["notes"].tolist()
+        return cls(**arrays)
+
+
+def stamp(hour: int) -> str:
+    """An hour since 1970-01-01 as text."""
+    return str(np.datetime64(int(hour), "h").astype("datetime64[m]")).replace("T", " ")

@@ -1,0 +1,118 @@
+"""S4ConvD between the user's units: what goes in and comes out is kWh, degrees and hours."""
+
+from typing import Literal
+
+import torch
+from torch import nn
+
+from model.calendar import CALENDAR_FEATURES, calendar_features
+from model.losses import signed_log1p
+from model.s4convd import S4ConvD
+from model.ssm import Init
+
+Transform = Literal["log1p", "none"]
+
+
+class Forecaster(nn.Module):
+    """The next hour's reading from a window of readings and covariates.
+
+    Scaling lives here and travels in the state dict: a checkpoint means the same numbers everywhere.
+
+    Args:
+        covariates: names of the covariates, in the order of the tensors' last axis.
+        transform: `log1p` models log(1 + reading), for readings >= 0; `none` models the reading.
+        relative: the network sees each window relative to its own mean level (which it is also
+            told) and forecasts relative to it, so that large and small buildings look alike.
+        calendar: the network is told the hour, weekday and season of the hour after each step; at
+            the last step that is the predicted hour.
+        network: `S4ConvD`'s other arguments.
+    """
+
+    fitted: torch.Tensor
+    reading_mean: torch.Tensor
+    reading_std: torch.Tensor
+    covariate_mean: torch.Tensor
+    covariate_std: torch.Tensor
+
+    def __init__(
+        self,
+        covariates: list[str],
+        *,
+        transform: Transform = "log1p",
+        relative: bool = True,
+        calendar: bool = True,
+        channels: int = 128,
+        blocks: int = 4,
+        state_size: int = 64,
+        dropout: float = 0.01,
+        init: Init = "s4d_lin",
+        norm: bool = True,
+        kernel: str = "pytorch",
+    ) -> None:
+        super().__init__()
+        self.covariates = list(covariates)
+        self.transform = transform
+        self.relative = relative
+        self.calendar = calendar
+        features = 1 + len(covariates) + relative + CALENDAR_FEATURES * calendar
+        self.network = S4ConvD(
+            features, channels, blocks, state_size, dropout, init, norm, kernel
+        )
+        self.register_buffer("fitted", torch.tensor(False))
+        self.register_buffer("reading_mean", torch.zeros(()))
+        self.register_buffer("reading_std", torch.ones(()))
+        self.register_buffer("covariate_mean", torch.zeros(len(covariates)))
+        self.register_buffer("covariate_std", torch.ones(len(covariates)))
+
+    @torch.no_grad()
+    def fit_scaling(
+        self,
+        reading_mean: float,
+        reading_std: float,
+        covariate_mean: list[float],
+        covariate_std: list[float],
+    ) -> None:
+        """Take over the training rows' statistics; the reading's are of its transformed values."""
+        self.reading_mean.fill_(reading_mean)
+        self.reading_std.fill_(reading_std)
+        self.covariate_mean.copy_(torch.tensor(covariate_mean))
+        self.covariate_std.copy_(torch.tensor(covariate_std))
+        self.fitted.fill_(True)
+
+    def scale_covariates(self, covariates: torch.Tensor) -> torch.Tensor:
+        """(B, L, W) in the user's units -> scaled. A missing value becomes the training mean, 0."""
+        return torch.nan_to_num((covariates - self.covariate_mean) / self.covariate_std, nan=0.0)
+
+    def forward(
+        self, reading: torch.Tensor, covariates: torch.Tensor, hour: torch.Tensor
+    ) -> torch.Tensor:
+        """Forecast in the transform's units: log(1 + kWh) under `log1p`. See `to_user_units`.
+
+        Args:
+            reading: (B, L), the user's units, none missing.
+            covariates: (B, L, W), the user's units, NaN where missing.
+            hour: (B,), int64 hours since 1970-01-01 00:00 of the predicted hour, local time.
+
+        Returns:
+            (B,), float32.
+        """
+        value = torch.log1p(reading) if self.transform == "log1p" else reading
+        scaled = (value - self.reading_mean) / self.reading_std  # (B, L)
+        level = scaled.mean(dim=-1, keepdim=True) if self.relative else 0.0
+        features = [(scaled - level).unsqueeze(-1), self.scale_covariates(covariates)]
+        if self.relative:
+            features.append(level.expand_as(scaled).unsqueeze(-1))
+        if self.calendar:
+            features.append(calendar_features(hour, reading.shape[1]))
+        forecast = self.network(torch.cat(features, dim=-1)).float()
+        if self.relative:
+            forecast = forecast + level.squeeze(-1)
+        return forecast * self.reading_std + self.reading_mean
+
+    def to_user_units(self, forecast: torch.Tensor) -> torch.Tensor:
+        """What `forward` returned, in the readings' own units; never negative under `log1p`."""
+        return torch.expm1(forecast).clamp_min(0) if self.transform == "log1p" else forecast
+
+    def to_log1p(self, forecast: torch.Tensor) -> torch.Tensor:
+        """What `forward` returned, as log(1 + reading), with a gradient wherever it lies."""
+        return forecast if self.transform == "log1p" else signed_log1p(forecast)

@@ -1,0 +1,26 @@
+"""RMSLE in the user's units, with a gradient everywhere."""
+
+import torch
+import torch.nn.functional as F
+
+# Below the square root: 1e-4 of loss at a perfect forecast, and a gradient of 0 there, not 0/0.
+EPSILON = 1e-8
+
+
+def signed_log1p(reading: torch.Tensor) -> torch.Tensor:
+    """log(1 + y) for y >= 0, continued below zero by its tangent y.
+
+    The tangent keeps the gradient at 1 for a negative forecast, where a clamp would make it 0 for
+    ever, and is finite below -1, where the logarithm is not.
+    """
+    return torch.log1p(F.relu(reading)) - F.relu(-reading)
+
+
+def root_mean_square(error: torch.Tensor) -> torch.Tensor:
+    """sqrt(mean(error^2)), finite in value and gradient at error = 0."""
+    return torch.sqrt(error.square().mean() + EPSILON)
+
+
+def rmsle(prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Root mean squared logarithmic error of readings in the user's units, any shape."""
+    return root_mean_square(signed_log1p(prediction) - signed_log1p(target))

@@ -1,0 +1,80 @@
+"""The S4ConvD network, and how published weights get into it."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from model.block import S4ConvDBlock
+from model.ssm import Init
+
+
+class S4ConvD(nn.Module):
+    """Encoder, a stack of long-convolution blocks, decoder of the last step (arXiv 2502.21035).
+
+    Knows nothing of units: it maps scaled features (B, L, F) to a scaled forecast (B,).
+
+    Args:
+        features: F.
+        channels: H.
+        blocks: number of blocks.
+        state_size: N of each filter's state-space model.
+        dropout: probability in each block.
+        init: start of the state-space models, see `SSMFilter`.
+        norm: LayerNorm in each block and ahead of the decoder; the published network has none.
+        kernel: a name from `cuda_ops.KERNELS`.
+    """
+
+    def __init__(
+        self,
+        features: int = 4,
+        channels: int = 128,
+        blocks: int = 4,
+        state_size: int = 64,
+        dropout: float = 0.01,
+        init: Init = "s4d_lin",
+        norm: bool = False,
+        kernel: str = "pytorch",
+    ) -> None:
+        super().__init__()
+        self.encoder = nn.Linear(features, channels)
+        self.blocks = nn.ModuleList(
+            S4ConvDBlock(channels, state_size, dropout, init, norm, kernel) for _ in range(blocks)
+        )
+        self.norm = nn.LayerNorm(channels) if norm else None
+        self.decoder = nn.Linear(channels, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(B, L, F) -> (B,)."""
+        u = self.encoder(x).transpose(1, 2)  # (B, H, L)
+        for block in self.blocks:
+            u = block(u)
+        last = u[..., -1]  # (B, H)
+        if self.norm is not None:
+            last = self.norm(last)
+        return self.decoder(last).squeeze(-1)
+
+
+def load_published(state_dict: Mapping[str, torch.Tensor]) -> S4ConvD:
+    """Build the published network around published weights.
+
+    Args:
+        state_dict: names as published (see model/ssm.py and model/block.py). The channel mixing may
+            be a Conv1d weight (2H, H, 1), as published, or a matrix (2H, H).
+
+    Raises:
+        ValueError: the weights are not of this form; the message lists what is missing or unknown.
+    """
+    state = {
+        name: tensor.squeeze(-1) if name.endswith("output_linear.0.weight") and tensor.dim() == 3 else tensor
+        for name, tensor in state_dict.items()
+    }
+    blocks = {int(name.split(".")[1]) for name in state if name.startswith("blocks.")}
+    try:
+        channels, features = state["encoder.weight"].shape
+        state_size = 2 * state["blocks.0.kernel_layer.C_re"].shape[1]
+        network = S4ConvD(features, channels, len(blocks), state_size, init="published")
+        network.load_state_dict(state)
+    except (KeyError, RuntimeError) as error:
+        raise ValueError(f"these are not the weights of a published S4ConvD: {error}") from error
+    return network

@@ -1,0 +1,227 @@
+"""Forecast panels as image tensors, drawn with Pillow and tiled with torchvision."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from torchvision.transforms.functional import pil_to_tensor
+from torchvision.utils import make_grid
+
+# Pillow draws lines without antialiasing: draw larger by this factor, then downsample.
+SCALE = 3
+INK, MUTED, FRAME, FAINT = "#263238", "#66757f", "#cfd6da", "#edf0f2"
+ORANGE = "#f57c00"
+ROUND_STEPS = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0)
+MAX_TICKS = 4
+
+Point = tuple[float, float]
+Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One series to draw; the three arrays share the shape (n,).
+
+    hours: ascending int64 hours since 1970-01-01, local time.
+    actual, forecast: floats in the unit of the meter, NaN where missing.
+    """
+
+    title: str
+    subtitle: str
+    hours: np.ndarray
+    actual: np.ndarray
+    forecast: np.ndarray
+
+
+@dataclass(frozen=True)
+class _Axes:
+    """The plot area in supersampled pixels and the data range that it shows."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+    hours: tuple[int, int]
+    ticks: tuple[float, ...]
+
+    def x(self, hour: float) -> float:
+        first, last = self.hours
+        return self.left + (self.right - self.left) * (hour - first) / (last - first)
+
+    def y(self, value: float) -> float:
+        low, high = self.ticks[0], self.ticks[-1]
+        return self.bottom - (self.bottom - self.top) * (value - low) / (high - low)
+
+
+def draw_panel(panel: Panel, width: int = 480, height: int = 240) -> torch.Tensor:
+    """Draw one panel as a uint8 RGB image of shape (3, height, width)."""
+    image = Image.new("RGB", (width * SCALE, height * SCALE), "white")
+    draw = ImageDraw.Draw(image)
+    axes = _fit_axes(panel, image.size)
+    has_data = _has_values(panel.actual) or _has_values(panel.forecast)
+    _draw_header(draw, panel, image.width)
+    if has_data:
+        _draw_y_ticks(draw, axes)
+        _draw_days(draw, axes, image.width)
+    box = (axes.left, axes.top, axes.right, axes.bottom)
+    draw.rectangle(box, outline=FRAME, width=SCALE)
+    if has_data:
+        _draw_series(draw, axes, panel.hours, panel.actual, INK, 4)
+        _draw_series(draw, axes, panel.hours, panel.forecast, ORANGE, 5)
+    else:
+        middle = ((axes.left + axes.right) / 2, (axes.top + axes.bottom) / 2)
+        draw.text(middle, "no data", MUTED, _font(13), anchor="mm")
+    return pil_to_tensor(image.resize((width, height), Image.Resampling.LANCZOS))
+
+
+def draw_grid(panels: Sequence[Panel], columns: int = 2) -> torch.Tensor:
+    """Tile at least one panel, row by row, into a uint8 RGB image of shape (3, H, W)."""
+    images = torch.stack([draw_panel(panel) for panel in panels])
+    return make_grid(images, nrow=columns, padding=8, pad_value=255)
+
+
+def _font(size: int) -> Font:
+    return ImageFont.load_default(size=size * SCALE)
+
+
+def _has_values(values: np.ndarray) -> bool:
+    return bool(np.isfinite(values).any())
+
+
+def _fit_axes(panel: Panel, size: tuple[int, int]) -> _Axes:
+    """Place the plot area so that the widest y label fits to its left."""
+    values = np.concatenate([panel.actual, panel.forecast]).astype(np.float64)
+    ticks = _round_ticks(values[np.isfinite(values)])
+    label = max(_font(10).getlength(_compact(tick)) for tick in ticks)
+    return _Axes(
+        left=max(label + 22 * SCALE, 40 * SCALE),
+        top=50 * SCALE,
+        right=size[0] - 16 * SCALE,
+        bottom=size[1] - 28 * SCALE,
+        hours=_hour_range(panel.hours),
+        ticks=ticks,
+    )
+
+
+def _hour_range(hours: np.ndarray) -> tuple[int, int]:
+    """First and last hour to show, at least a day apart so that one midnight is in view."""
+    first, last = (int(hours[0]), int(hours[-1])) if len(hours) else (0, 0)
+    lack = max(0, 24 - (last - first))
+    return first - lack // 2, last + lack - lack // 2
+
+
+def _round_ticks(values: np.ndarray) -> tuple[float, ...]:
+    """Three or four equally spaced round ticks that enclose the finite values (m,)."""
+    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
+    # A span under 1 % of the level would give ticks whose compact labels look the same.
+    span = max(high - low, 0.01 * max(abs(low), abs(high))) or 1.0
+    lack = (span - (high - low)) / 2
+    low, high = low - lack, high + lack
+    # A third of the span is the smallest step that can do; the next decade always does.
+    decade = math.floor(math.log10(span / (MAX_TICKS - 1)))
+    steps = [step * 10.0**power for power in (decade, decade + 1) for step in ROUND_STEPS]
+    fits = (_multiples(low, high, step) for step in steps)
+    return next(ticks for ticks in fits if len(ticks) <= MAX_TICKS)
+
+
+def _multiples(low: float, high: float, step: float) -> tuple[float, ...]:
+    """The multiples of a step from just below low to just above high."""
+    return tuple(k * step for k in range(math.floor(low / step), math.ceil(high / step) + 1))
+
+
+def _compact(value: float) -> str:
+    """A tick label of at most four significant digits, such as 12k or 2.5M."""
+    for unit, suffix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if unit <= abs(value) < 1e15:
+            return f"{value / unit:.4g}{suffix}"
+    return f"{value:.4g}"
+
+
+def _draw_header(draw: ImageDraw.ImageDraw, panel: Panel, width: int) -> None:
+    """Title and legend at the left, subtitle at the right; a long title is cut short."""
+    margin, line = 16 * SCALE, 16 * SCALE
+    title_font, font = _font(13), _font(11)
+    room = width - 3 * margin - font.getlength(panel.subtitle)
+    title = _shorten(panel.title, title_font, room)
+    # The default font has no bold face: a hairline stroke gives the title its weight.
+    draw.text((margin, line), title, INK, title_font, anchor="lm", stroke_width=0.5)
+    draw.text((width - margin, line), panel.subtitle, MUTED, font, anchor="rm")
+    _draw_legend(draw, panel, margin, 36 * SCALE)
+
+
+def _shorten(text: str, font: Font, room: float) -> str:
+    """Cut text so that it fits into room supersampled pixels, dots included."""
+    if font.getlength(text) <= room:
+        return text
+    while text and font.getlength(text + "...") > room:
+        text = text[:-1]
+    return text.rstrip() + "..."
+
+
+def _draw_legend(draw: ImageDraw.ImageDraw, panel: Panel, x: float, y: float) -> None:
+    """A swatch and a name for each series that has values."""
+    font = _font(10)
+    rows = (("actual", panel.actual, INK), ("forecast", panel.forecast, ORANGE))
+    for name, values, colour in rows:
+        if _has_values(values):
+            draw.line((x, y, x + 16 * SCALE, y), colour, 2 * SCALE)
+            draw.text((x + 21 * SCALE, y), name, MUTED, font, anchor="lm")
+            x += 35 * SCALE + font.getlength(name)
+
+
+def _draw_y_ticks(draw: ImageDraw.ImageDraw, axes: _Axes) -> None:
+    for tick in axes.ticks:
+        y = axes.y(tick)
+        draw.line((axes.left, y, axes.right, y), FAINT, SCALE)
+        draw.text((axes.left - 6 * SCALE, y), _compact(tick), MUTED, _font(10), anchor="rm")
+
+
+def _draw_days(draw: ImageDraw.ImageDraw, axes: _Axes, width: int) -> None:
+    """Mark midnights and label as many of them as there is room for."""
+    font = _font(10)
+    first, last = -(-axes.hours[0] // 24), axes.hours[1] // 24
+    label_width = font.getlength("Wed 30 Nov")
+    stride = math.ceil((label_width + 14 * SCALE) / (axes.x(24) - axes.x(0)))
+    for day in range(first, last + 1, stride if stride > 3 else 1):
+        x = axes.x(24 * day)
+        draw.line((x, axes.top, x, axes.bottom), FAINT, SCALE)
+        if (day - first) % stride == 0:
+            # A midnight at the right edge has its label moved inwards to stay whole.
+            x = min(x, width - 2 * SCALE - label_width / 2)
+            draw.text((x, axes.bottom + 16 * SCALE), _day_label(day), MUTED, font, anchor="ms")
+
+
+def _day_label(day: int) -> str:
+    when = date(1970, 1, 1) + timedelta(days=day)
+    return f"{when:%a} {when.day} {when:%b}"
+
+
+def _draw_series(
+    draw: ImageDraw.ImageDraw,
+    axes: _Axes,
+    hours: np.ndarray,
+    values: np.ndarray,
+    colour: str,
+    thickness: int,
+) -> None:
+    """Draw values (n,) as one line per unbroken run; a lone hour becomes a dot."""
+    for run in _runs(hours, values):
+        points: list[Point] = [(axes.x(hour), axes.y(value)) for hour, value in run]
+        if len(points) == 1:
+            draw.circle(points[0], 1.5 * thickness, colour)
+        else:
+            draw.line(points, colour, thickness, joint="curve")
+
+
+def _runs(hours: np.ndarray, values: np.ndarray) -> Iterator[list[Point]]:
+    """Split into runs of consecutive hours with finite values, as (hour, value) pairs."""
+    kept = np.isfinite(values)
+    hours, values = hours[kept], values[kept]
+    if len(hours):
+        cuts = np.flatnonzero(np.diff(hours) != 1) + 1
+        for h, v in zip(np.split(hours, cuts), np.split(values, cuts), strict=True):
+            yield list(zip(h.tolist(), v.tolist(), strict=True))

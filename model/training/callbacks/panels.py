@@ -1,0 +1,76 @@
+"""Forecast panels in TensorBoard: some meters' last week of validation, hour by hour."""
+
+from typing import Any
+
+import lightning as L
+import numpy as np
+import torch
+from lightning.pytorch.loggers import TensorBoardLogger
+
+from data.columns import meter_label
+from data.windows import Windows
+from model.training.callbacks.drawing import Panel, draw_grid
+from model.training.callbacks.scores import rmsle
+
+PANELS = 6
+HOURS = 168
+
+
+def choose_series(windows: Windows) -> np.ndarray:
+    """At most `PANELS` series that have windows, every meter type among them, in a fixed order."""
+    series = windows.series
+    owners = np.unique(np.searchsorted(series.offset, windows.cell, side="right") - 1)
+    # The first series of each type come first, then the second ones, and so on.
+    rank = np.zeros(owners.size, dtype=np.int64)
+    for code in np.unique(series.meter[owners]):
+        of_type = series.meter[owners] == code
+        rank[of_type] = np.arange(of_type.sum())
+    return np.sort(owners[np.lexsort((owners, rank))][:PANELS])
+
+
+class ForecastPanels(L.Callback):
+    """Draws the panels after epochs 1, 2, 4, 8, ... and at the end, so that files stay small."""
+
+    def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Draw, if this epoch's turn has come."""
+        epoch = trainer.current_epoch + 1
+        if not trainer.sanity_checking and epoch & (epoch - 1) == 0:
+            self._draw(trainer, pl_module)
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Draw what the run ended with."""
+        self._draw(trainer, pl_module)
+
+    def _draw(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not (trainer.is_global_zero and isinstance(trainer.logger, TensorBoardLogger)):
+            return
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        windows = data.windows["val"]
+        panels = [
+            self._panel(pl_module, data, windows, int(series)) for series in choose_series(windows)
+        ]
+        image = draw_grid(panels)
+        trainer.logger.experiment.add_image("val/forecasts", image, trainer.global_step)
+
+    def _panel(
+        self, pl_module: L.LightningModule, data: Any, windows: Windows, series: int
+    ) -> Panel:
+        low, high = windows.series.offset[series : series + 2]
+        cell = windows.cell[(windows.cell >= low) & (windows.cell < high)]
+        cell = cell[cell > cell[-1] - HOURS]
+        source = data.device_series(windows.series)
+        batch = source.gather(torch.from_numpy(cell).to(source.reading.device))
+        training = pl_module.training
+        pl_module.eval()
+        with torch.no_grad():
+            forecast = pl_module(batch.reading, batch.covariates, batch.hour).float().cpu().numpy()
+        pl_module.train(training)
+        actual = batch.target.cpu().numpy()
+        place = windows.series.building[series]
+        return Panel(
+            title=f"building {place}, {meter_label(int(windows.series.meter[series]))}",
+            subtitle=f"RMSLE {rmsle(forecast, actual):.3f}",
+            hours=batch.hour.cpu().numpy(),
+            actual=actual,
+            forecast=forecast,
+        )

@@ -1,0 +1,155 @@
+"""S4ConvD as a LightningModule."""
+
+from typing import Any, Literal
+
+import lightning as L
+import torch
+
+from model.forecaster import Forecaster
+from model.losses import root_mean_square, signed_log1p
+from model.optim import group_rates, parameter_groups, warmup_cosine
+from model.training.errors import UsageError
+from model.training.metrics import score_metrics
+
+
+class S4ConvDModule(L.LightningModule):
+    """Trains a `Forecaster` on RMSLE.
+
+    Its hyperparameters rebuild the model from a checkpoint alone. The kernel is not one of them: it
+    belongs to the run.
+
+    Args:
+        window: hours that the model sees; set with --data.window.
+        covariates: columns beside the reading; set with --data.covariates.
+        transform: log1p models log(1 + reading), for readings >= 0; none models the reading itself.
+        relative: see each window relative to its own mean level.
+        calendar: tell the model the hour, weekday and season of the predicted hour.
+        norm: LayerNorm in each block; the published network has none.
+        init: start of the filters, s4d_lin or as published.
+        channels: H, the width.
+        blocks: the depth.
+        state_size: N of each filter's state-space model.
+        dropout: probability in each block.
+        lr: peak learning rate.
+        weight_decay: of the matrices.
+        kernel: implementation of the convolution; set with --kernel.
+    """
+
+    def __init__(
+        self,
+        window: int,
+        covariates: list[str],
+        transform: Literal["log1p", "none"] = "log1p",
+        relative: bool = True,
+        calendar: bool = True,
+        norm: bool = True,
+        init: Literal["s4d_lin", "published"] = "s4d_lin",
+        channels: int = 64,
+        blocks: int = 2,
+        state_size: int = 64,
+        dropout: float = 0.01,
+        lr: float = 4e-3,
+        weight_decay: float = 0.01,
+        kernel: str = "pytorch",
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters(ignore=["kernel"])
+        for name, value in (("channels", channels), ("blocks", blocks), ("state_size", state_size)):
+            if value < 1 or (name == "state_size" and value % 2):
+                kind = "an even number of 2 or more" if name == "state_size" else "1 or more"
+                raise UsageError(f"--model.{name} must be {kind}, not {value}")
+        self.forecaster = Forecaster(
+            covariates,
+            transform=transform,
+            relative=relative,
+            calendar=calendar,
+            norm=norm,
+            init=init,
+            channels=channels,
+            blocks=blocks,
+            state_size=state_size,
+            dropout=dropout,
+            kernel=kernel,
+        )
+        self.kernel = kernel
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.val_metrics = score_metrics("val/")
+        self.test_metrics = score_metrics("test/")
+
+    def setup(self, stage: str) -> None:
+        """Take the scaling from the training rows. A checkpoint, loaded later, brings its own."""
+        if stage == "fit":
+            scaling = self.trainer.datamodule.scaling  # type: ignore[attr-defined]
+            self.forecaster.fit_scaling(
+                scaling.reading_mean,
+                scaling.reading_std,
+                scaling.covariate_mean,
+                scaling.covariate_std,
+            )
+
+    def forward(
+        self, reading: torch.Tensor, covariates: torch.Tensor, hour: torch.Tensor
+    ) -> torch.Tensor:
+        """Forecast in the user's units, (B,); see `Forecaster` for the inputs."""
+        return self.forecaster.to_user_units(self.forecaster(reading, covariates, hour))
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        """RMSLE of one batch."""
+        forecast = self.forecaster(batch.reading, batch.covariates, batch.hour)
+        error = self.forecaster.to_log1p(forecast) - signed_log1p(batch.target)
+        loss = root_mean_square(error)
+        self.log("train/loss", loss, prog_bar=True)
+        self.log("train/lr", self.optimizers().param_groups[0]["lr"])  # type: ignore[union-attr]
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """Add one batch to the validation scores."""
+        self._score(self.val_metrics, batch)
+        self.log_dict(self.val_metrics, prog_bar=True)
+
+    def test_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        """Add one batch to the test scores; returns the forecast in the user's units."""
+        forecast = self._score(self.test_metrics, batch)
+        self.log_dict(self.test_metrics)
+        return forecast
+
+    def predict_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        """The forecast in the user's units, (B,)."""
+        return self(batch.reading, batch.covariates, batch.hour)
+
+    def _score(self, metrics: torch.nn.Module, batch: Any) -> torch.Tensor:
+        forecast = self(batch.reading, batch.covariates, batch.hour)
+        if forecast.numel():  # a process may end on an empty batch, see WindowLoader
+            metrics.update(forecast.double(), batch.target.double())  # type: ignore[operator]
+        return forecast
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        """AdamW and a cosine over all steps of the run."""
+        groups = parameter_groups(self.forecaster, self.lr, self.weight_decay)
+        optimizer = torch.optim.AdamW(groups, lr=self.lr)
+        scheduler = warmup_cosine(optimizer, int(self.trainer.estimated_stepping_batches))
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+        }
+
+    def on_train_start(self) -> None:
+        """Let this run's learning rate hold, also over the one that a checkpoint restored."""
+        scheduler: Any = self.lr_schedulers()
+        scheduler.base_lrs = group_rates(self.lr)
+        factor = scheduler.lr_lambdas[0](scheduler.last_epoch)
+        for group, rate in zip(scheduler.optimizer.param_groups, scheduler.base_lrs, strict=True):
+            group["initial_lr"], group["lr"] = rate, rate * factor
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse weights without the scaling that they were trained with.
+
+        Raises:
+            UsageError: the checkpoint holds none.
+        """
+        if not checkpoint["state_dict"].get("forecaster.fitted", torch.tensor(False)):
+            raise UsageError(
+                "the checkpoint holds no scaling, so its forecasts would be in no known unit; "
+                "take one that train.py wrote"
+            )

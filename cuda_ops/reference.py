@@ -8,8 +8,12 @@ The three are the same function in exact arithmetic. They differ in what they co
 * `grouped_conv`  PyTorch's convolution with one group a channel. L times K.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
+
+Formulation = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def toeplitz_conv(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
@@ -43,10 +47,16 @@ def grouped_conv(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     return F.conv1d(padded, k.flip(-1).unsqueeze(1), groups=x.shape[1])
 
 
-def fastest_formulation(device_type: str, length: int, taps: int):
-    """The formulation with the least forward plus backward time for this device and shape."""
-    del device_type, taps
-    return toeplitz_conv if length <= 256 else fft_conv
+def fastest_formulation(device_type: str, length: int, taps: int) -> Formulation:
+    """The formulation with the least forward plus backward time for this device and shape.
+
+    Measured at H=128, float32, for L = K from 48 to 4096 and for K = 4: the matrix product is ahead
+    up to L = 512 on an H200 and up to 256 on a CPU, the transform beyond; a short filter over a long
+    signal is the one case for the grouped convolution.
+    """
+    if length <= (512 if device_type == "cuda" else 256):
+        return toeplitz_conv
+    return grouped_conv if taps <= 8 else fft_conv
 
 
 def pytorch_conv(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:

@@ -21,8 +21,8 @@ class Forecaster(nn.Module):
     Args:
         covariates: names of the covariates, in the order of the tensors' last axis.
         transform: `log1p` models log(1 + reading), for readings >= 0; `none` models the reading.
-        relative: the network sees each window relative to its own mean level (which it is also
-            told) and forecasts relative to it, so that large and small buildings look alike.
+        relative: the network sees each window relative to its last reading (which it is also told)
+            and forecasts the difference to it, so that large and small buildings look alike.
         calendar: the network is told the hour, weekday and season of the hour after each step; at
             the last step that is the predicted hour.
         network: `S4ConvD`'s other arguments.
@@ -98,7 +98,7 @@ class Forecaster(nn.Module):
         """
         value = torch.log1p(reading) if self.transform == "log1p" else reading
         scaled = (value - self.reading_mean) / self.reading_std  # (B, L)
-        level = scaled.mean(dim=-1, keepdim=True) if self.relative else 0.0
+        level = scaled[:, -1:] if self.relative else 0.0
         features = [(scaled - level).unsqueeze(-1), self.scale_covariates(covariates)]
         if self.relative:
             features.append(level.expand_as(scaled).unsqueeze(-1))

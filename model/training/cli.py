@@ -2,17 +2,16 @@
 
 import shlex
 import sys
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import lightning as L
-import torch
 from jsonargparse import ArgumentError, Namespace
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from cuda_ops import KERNELS, KernelUnavailableError, require_kernel
 from data.columns import DataError
@@ -21,38 +20,10 @@ from model.training.callbacks.hparams import HParams, flatten
 from model.training.callbacks.panels import ForecastPanels
 from model.training.callbacks.predictions import PredictionFile
 from model.training.callbacks.scores import ScoreTable
+from model.training.checkpoint import adopt_checkpoint, read_checkpoint, refuse_finished
 from model.training.errors import UsageError
+from model.training.help import SUBCOMMANDS, explain, short_help
 from model.training.module import S4ConvDModule
-
-SUBCOMMANDS = {
-    "fit": "train, then test and predict with the best checkpoint (the default)",
-    "validate": "score a checkpoint on the validation part",
-    "test": "score a checkpoint on the test part, beside the baselines",
-    "predict": "write a checkpoint's forecasts to a file",
-}
-TOP_OPTIONS = (
-    "config",
-    "kernel",
-    "data.root",
-    "data.train_path",
-    "data.rules",
-    "data.meters",
-    "data.window",
-    "data.batch_size",
-    "model.channels",
-    "model.blocks",
-    "model.lr",
-    "trainer.max_epochs",
-    "trainer.accelerator",
-    "ckpt_path",
-    "output",
-    "runs",
-    "seed_everything",
-)
-# A checkpoint's hyperparameters that this run may set anew; the others make the model what it is.
-OF_THE_RUN = {"lr", "weight_decay", "dropout"}
-# Hyperparameters of the model that the command line sets elsewhere.
-ELSEWHERE = {"window": "data.window", "covariates": "data.covariates"}
 
 
 class TrainCLI(LightningCLI):
@@ -63,10 +34,11 @@ class TrainCLI(LightningCLI):
         super().__init__(
             S4ConvDModule,
             GEPIIIDataModule,
-            trainer_defaults={"max_epochs": 2},
+            trainer_defaults={"max_epochs": 2, "enable_model_summary": False},
             seed_everything_default=1,
             save_config_kwargs={"overwrite": True},
-            parser_kwargs={"exit_on_error": False}
+            # An abbreviated option could not be told from a wrong one.
+            parser_kwargs={"exit_on_error": False, "allow_abbrev": False}
             | {name: {"exit_on_error": False} for name in SUBCOMMANDS},
         )
 
@@ -99,8 +71,16 @@ class TrainCLI(LightningCLI):
         parser.link_arguments("model.transform", "data.transform")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        """Parse; what was given explicitly is kept apart, a checkpoint must not contradict it."""
-        self.config = parser.parse_args(self.raw_args)
+        """Parse, or end with a short help or a short complaint."""
+        fit = self._subcommand_parsers["fit"]
+        if self.raw_args[:1] in (["-h"], ["--help"]):
+            print(short_help(fit))
+            sys.exit(0)
+        try:
+            self.config = parser.parse_args(self.raw_args)
+        except ArgumentError as error:
+            options = [name for action in fit._actions for name in action.option_strings]
+            raise UsageError(explain(str(error), options)) from error
 
     def _parse_ckpt_path(self) -> None:
         """Take over from the checkpoint what makes its model what it is.
@@ -113,29 +93,16 @@ class TrainCLI(LightningCLI):
         subcommand = self.config["subcommand"]  # Lightning sets self.subcommand after this
         config = self.config[subcommand]
         path = config.get("ckpt_path")
-        if path is None:
-            if subcommand != "fit":
-                raise UsageError(
-                    f"{subcommand} needs a trained model: pass --ckpt_path "
-                    f"{config.runs}/version_0/checkpoints/best.ckpt"
-                )
-            return
-        checkpoint = read_checkpoint(Path(path))
-        given = explicit_options(self.raw_args)
-        for name, value in checkpoint["hyper_parameters"].items():
-            option = ELSEWHERE.get(name, f"model.{name}")
-            if option in given and config[option] != value:
-                if name in OF_THE_RUN:
-                    continue
-                raise UsageError(
-                    f"--{option} is {config[option]}, but {path} was trained with {value}; "
-                    "leave the option out, or train anew without --ckpt_path"
-                )
-            config[option] = value
-            config[f"model.{name}"] = value
-        config["data.transform"] = config["model.transform"]
-        if subcommand == "fit":
-            refuse_finished(checkpoint, config, path)
+        if path is not None:
+            checkpoint = read_checkpoint(Path(path))
+            adopt_checkpoint(config, checkpoint, self.raw_args)
+            if subcommand == "fit":
+                refuse_finished(config, checkpoint)
+        elif subcommand != "fit":
+            raise UsageError(
+                f"{subcommand} needs a trained model: pass --ckpt_path "
+                f"{config.runs}/version_0/checkpoints/best.ckpt"
+            )
 
     # -- running -------------------------------------------------------------------------------
 
@@ -165,7 +132,10 @@ class TrainCLI(LightningCLI):
             callbacks += [HParams(flatten(Namespace(shown).as_dict())), ForecastPanels()]
         trainer = self.config_init[self.subcommand].trainer
         trainer.callbacks = [*(trainer.callbacks or []), *callbacks]
-        return super().instantiate_trainer(**kwargs)
+        try:
+            return super().instantiate_trainer(**kwargs)
+        except (MisconfigurationException, TypeError, ValueError) as error:
+            raise UsageError(f"--trainer: {error}") from error
 
     def before_fit(self) -> None:
         """Say what runs."""
@@ -174,8 +144,9 @@ class TrainCLI(LightningCLI):
     before_validate = before_test = before_predict = before_fit
 
     def _announce(self) -> None:
+        size = sum(parameter.numel() for parameter in self.model.parameters())
         device = self.trainer.strategy.root_device
-        rank_zero_info(f"kernel: {self.model.kernel} on {device}")
+        rank_zero_info(f"model: S4ConvD, {size:,} parameters; kernel: {self.model.kernel} on {device}")
 
     def after_fit(self) -> None:
         """Score the best checkpoint beside the baselines, write its forecasts, say what is next."""
@@ -209,53 +180,6 @@ class TrainCLI(LightningCLI):
         return None
 
 
-def read_checkpoint(path: Path) -> dict[str, Any]:
-    """A checkpoint of this application, on the CPU.
-
-    Raises:
-        UsageError: there is none, or it is something else.
-    """
-    if not path.is_file():
-        raise UsageError(f"--ckpt_path: there is no file {path}")
-    try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        hparams = checkpoint["hyper_parameters"]
-        hparams.pop("_instantiator", None)
-        if "covariates" not in hparams or "state_dict" not in checkpoint:
-            raise KeyError("covariates")
-    except Exception as error:
-        raise UsageError(f"--ckpt_path: {path} is not a checkpoint of train.py ({error})") from error
-    return checkpoint
-
-
-def explicit_options(args: list[str]) -> set[str]:
-    """The options given on the command line, dotted names without dashes."""
-    return {arg[2:].split("=")[0].rstrip("+") for arg in args if arg.startswith("--")}
-
-
-def refuse_finished(checkpoint: dict[str, Any], config: Namespace, path: str) -> None:
-    """Resuming what has ended would stop at once and say nothing.
-
-    Raises:
-        UsageError: the checkpoint has reached this run's max_epochs or max_steps.
-    """
-    progress = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]
-    epochs, steps = progress["completed"], checkpoint["global_step"]
-    last = config.trainer.max_epochs
-    # A checkpoint from the end of an epoch counts it as processed, not yet as completed.
-    epochs = max(epochs, progress["processed"])
-    if last is not None and 0 <= last <= epochs:
-        raise UsageError(
-            f"{path} has finished its {epochs} epochs; to train on, pass --trainer.max_epochs "
-            f"{epochs + 1} or more"
-        )
-    if 0 <= config.trainer.max_steps <= steps:
-        raise UsageError(
-            f"{path} has finished its {steps} steps; to train on, pass --trainer.max_steps "
-            f"{steps + 1} or more"
-        )
-
-
 def next_commands(runs: Path, log_dir: str | None, best: str | None) -> str:
     """What to do with a finished run, quoted so that it can be pasted."""
     lines = ["next:", shlex.join(["tensorboard", "--logdir", str(runs)])]
@@ -268,43 +192,13 @@ def next_commands(runs: Path, log_dir: str | None, best: str | None) -> str:
     return "\n  ".join(lines)
 
 
-def short_help(cli_parser: LightningArgumentParser) -> str:
-    """The subcommands and the options that most people need."""
-    lines = [
-        "usage: python train.py [fit|validate|test|predict] [options]",
-        "",
-        *(f"  {name:<10}{what}" for name, what in SUBCOMMANDS.items()),
-        "",
-    ]
-    actions = {action.dest: action for action in cli_parser._actions}
-    for name in TOP_OPTIONS:
-        action = actions[name]
-        text = (action.help or "").split("(type:")[0].strip().rstrip(".")
-        default = "" if action.default is None or name == "config" else f" [{action.default}]"
-        lines.append(f"  --{name:<22}{text}{default}")
-    lines += ["", "all options: python train.py fit --help"]
-    return "\n".join(lines)
-
-
-def explain(error: Exception, options: list[str]) -> str:
-    """A parser's complaint in three lines at most."""
-    text = " ".join(str(error).split())
-    for word in text.split():
-        name = word.strip("-,").split("=")[0]
-        if word.startswith("--") and name not in options:
-            close = get_close_matches(name, options, n=3)
-            hint = f"did you mean {', '.join('--' + c for c in close)}?" if close else ""
-            return f"unknown option --{name}. {hint}\n`python train.py --help` shows the options"
-    return text[:400]
-
-
 def main(args: list[str] | None = None) -> TrainCLI:
     """Run the command line; a user's mistake ends in one message and exit code 2."""
     args = list(sys.argv[1:] if args is None else args)
-    if not args or args[0].startswith("-") and args[0] not in ("-h", "--help"):
+    if not args or (args[0].startswith("-") and args[0] not in ("-h", "--help")):
         args.insert(0, "fit")
     try:
         return TrainCLI(args)
-    except (ArgumentError, DataError, KernelUnavailableError, UsageError) as error:
+    except (DataError, KernelUnavailableError, UsageError) as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(2)

@@ -22,7 +22,7 @@ class S4ConvDModule(L.LightningModule):
         window: hours that the model sees; set with --data.window.
         covariates: columns beside the reading; set with --data.covariates.
         transform: log1p models log(1 + reading), for readings >= 0; none models the reading itself.
-        relative: see each window relative to its own mean level.
+        relative: see each window relative to its last reading, and forecast the difference.
         calendar: tell the model the hour, weekday and season of the predicted hour.
         norm: LayerNorm in each block; the published network has none.
         init: start of the filters, s4d_lin or as published.

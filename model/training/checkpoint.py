@@ -1,0 +1,98 @@
+"""What a checkpoint decides, what the run decides, and what happens where they differ."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from jsonargparse import Namespace
+from lightning.pytorch.utilities import rank_zero_info
+
+from model.training.errors import UsageError
+
+# Hyperparameters that a run may set anew; the others make the model what it is.
+OF_THE_RUN = {"lr", "weight_decay", "dropout"}
+# Hyperparameters of the model that the command line sets elsewhere.
+ELSEWHERE = {"window": "data.window", "covariates": "data.covariates"}
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """A checkpoint of this application, on the CPU.
+
+    Raises:
+        UsageError: there is none, or it is something else.
+    """
+    if not path.is_file():
+        raise UsageError(f"--ckpt_path: there is no file {path}")
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever is in that file
+        raise UsageError(f"--ckpt_path: {path} cannot be read as a checkpoint") from error
+    hparams = checkpoint.get("hyper_parameters", {}) if isinstance(checkpoint, dict) else {}
+    if "covariates" not in hparams:
+        raise UsageError(f"--ckpt_path: {path} was not written by train.py")
+    return checkpoint
+
+
+def adopt_checkpoint(config: Namespace, checkpoint: dict[str, Any], args: list[str]) -> None:
+    """Set in `config` what makes the checkpoint's model what it is.
+
+    An option of the command line that contradicts it is refused. A configuration file that does is
+    overruled, and that is said. Learning rate, weight decay and dropout are of the run where it
+    names them, in either place, and the checkpoint's otherwise.
+
+    Raises:
+        UsageError: a contradiction.
+    """
+    path = config.ckpt_path
+    given, configured = command_line_options(args), config_file_options(args)
+    for name, value in checkpoint["hyper_parameters"].items():
+        option = ELSEWHERE.get(name, f"model.{name}")
+        if name == "_instantiator" or (name in OF_THE_RUN and option in given | configured):
+            continue
+        if config[option] != value and option in given:
+            raise UsageError(
+                f"--{option} is {config[option]}, but {path} was trained with {value}; "
+                "leave the option out, or train anew without --ckpt_path"
+            )
+        if config[option] != value and option in configured:
+            rank_zero_info(f"{option} is {value}, from the checkpoint, not {config[option]}")
+        config[option] = config[f"model.{name}"] = value
+    config["data.transform"] = config["model.transform"]
+
+
+def refuse_finished(config: Namespace, checkpoint: dict[str, Any]) -> None:
+    """Resuming a run that has ended would stop at once and say nothing.
+
+    Raises:
+        UsageError: the checkpoint has reached this run's max_epochs or max_steps.
+    """
+    epochs = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
+    steps = checkpoint["global_step"]
+    for what, done, limit in (
+        ("epochs", epochs, config.trainer.max_epochs),
+        ("steps", steps, config.trainer.max_steps),
+    ):
+        if limit is not None and 0 <= limit <= done:
+            raise UsageError(
+                f"{config.ckpt_path} has finished its {done} {what}; to train on, pass "
+                f"--trainer.max_{what} {done + 1} or more"
+            )
+
+
+def command_line_options(args: list[str]) -> set[str]:
+    """The options given on the command line, as dotted names."""
+    return {arg[2:].split("=")[0].rstrip("+") for arg in args if arg.startswith("--")}
+
+
+def config_file_options(args: list[str]) -> set[str]:
+    """The options that the configuration files of a command line set, as dotted names."""
+    paths = [b for a, b in zip(args, args[1:], strict=False) if a in ("-c", "--config")]
+    paths += [arg.split("=", 1)[1] for arg in args if arg.startswith("--config=")]
+    return {name for path in paths for name in _dotted(yaml.safe_load(Path(path).read_text()))}
+
+
+def _dotted(tree: Any, prefix: str = "") -> list[str]:
+    if not isinstance(tree, dict):
+        return [prefix.rstrip(".")]
+    return [name for key, value in tree.items() for name in _dotted(value, f"{prefix}{key}.")]

@@ -1,0 +1,75 @@
+"""What the command line says to somebody who asks, or who mistyped."""
+
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+from lightning.pytorch.cli import LightningArgumentParser
+
+SUBCOMMANDS = {
+    "fit": "train, then test and predict with the best checkpoint (the default)",
+    "validate": "score a checkpoint on the validation part",
+    "test": "score a checkpoint on the test part, beside the baselines",
+    "predict": "write a checkpoint's forecasts to a file",
+}
+TOP_OPTIONS = (
+    "config",
+    "kernel",
+    "data.root",
+    "data.train_path",
+    "data.rules",
+    "data.meters",
+    "data.window",
+    "data.batch_size",
+    "model.channels",
+    "model.blocks",
+    "model.lr",
+    "trainer.max_epochs",
+    "trainer.accelerator",
+    "ckpt_path",
+    "output",
+    "runs",
+    "seed_everything",
+)
+OWN_WORDS = {
+    "config": "a YAML file of options; later options go before it",
+    "ckpt_path": "a checkpoint to resume, validate, test or predict from",
+    "seed_everything": "the random seed",
+    "trainer.accelerator": "auto, cpu or gpu",
+    "trainer.max_epochs": "passes over the training windows",
+}
+
+
+def short_help(fit: LightningArgumentParser) -> str:
+    """The subcommands and the options that most people need, 80 columns wide."""
+    lines = ["usage: python train.py [fit|validate|test|predict] [options]", ""]
+    lines += [f"  {name:<10}{what}" for name, what in SUBCOMMANDS.items()]
+    lines.append("")
+    actions = {action.dest: action for action in fit._actions}
+    for name in TOP_OPTIONS:
+        action = actions[name]
+        text = OWN_WORDS.get(name) or re.split(r"\. |\.$|,? \(|; |: a", action.help or "")[0]
+        given = action.default is None or name == "config"
+        lines.append(f"  --{name:<21}{text}" + ("" if given else f" [{action.default}]"))
+    lines += ["", "every option: python train.py fit --help"]
+    return "\n".join(lines)
+
+
+def explain(complaint: str, options: Sequence[str]) -> str:
+    """A parser's complaint in two lines at most, with the choices or the nearest option."""
+    unknown = re.search(r"[Uu]nrecognized arguments: (.+)", complaint)
+    if unknown:
+        name = unknown[1].split()[0].split("=")[0]
+        close = get_close_matches(name, options, n=3, cutoff=0.5)
+        hint = f"did you mean {', '.join(close)}?" if close else "there is nothing like it."
+        return f"unknown option {name}: {hint}\n`python train.py --help` shows the options."
+    key = re.search(r'[Kk]ey "([^"]+)"', complaint)
+    value = re.search(r"(?:Got value|Given value): (.*)", complaint)
+    literals = re.findall(r"Literal\[([^\]]*)\]", complaint)
+    if key and value and literals:
+        choices = dict.fromkeys(c.strip(" '") for group in literals for c in group.split(","))
+        return f"--{key[1]}: {value[1]!r} is not one of {', '.join(choices)}"
+    kinds = re.findall(r"<class '(\w+)'>", complaint)
+    if key and value and kinds:
+        return f"--{key[1]}: {value[1]!r} is not of type {' or '.join(dict.fromkeys(kinds))}"
+    return " ".join(complaint.split())[:300]

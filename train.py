@@ -9,7 +9,8 @@ except ModuleNotFoundError as error:
         raise
     sys.stderr.write(
         f"error: the package '{error.name}' is not installed for this Python ({sys.executable}).\n"
-        "Run `python3 -m venv .venv && .venv/bin/pip install -e .`, then `.venv/bin/python train.py`.\n"
+        "Install what is needed: `python3 -m venv .venv && .venv/bin/pip install -e .`\n"
+        "and run `.venv/bin/python train.py`.\n"
     )
     sys.exit(2)
 

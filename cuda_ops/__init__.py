@@ -13,7 +13,7 @@ KERNELS = {"pytorch": pytorch_conv}
 """Name of a kernel -> the function that runs it."""
 
 STUDY_KERNELS = ("naive", "coalesced", "shared", "warp_tiled")
-"""The hand-written CUDA kernels of arXiv 2604.25422, named here so that asking for one is answered."""
+"""The CUDA kernels of arXiv 2604.25422, named so that asking for one gets an answer."""
 
 
 class KernelUnavailableError(ValueError):
@@ -29,8 +29,8 @@ def require_kernel(name: str) -> str:
         raise KernelUnavailableError(f"there is no kernel '{name}'; choose from: {works}")
     if not torch.cuda.is_available():
         raise KernelUnavailableError(
-            f"kernel '{name}' runs on an NVIDIA GPU, and PyTorch {torch.__version__} sees none here; "
-            f"these work: {works}"
+            f"kernel '{name}' runs on an NVIDIA GPU, and PyTorch {torch.__version__} sees none "
+            f"here; these work: {works}"
         )
     raise KernelUnavailableError(
         f"kernel '{name}' is not part of this version yet; these work: {works}"
@@ -57,6 +57,6 @@ def depthwise_conv(x: torch.Tensor, k: torch.Tensor, kernel: str = "pytorch") ->
         raise TypeError(f"x and k must be real floating-point tensors, not {x.dtype} and {k.dtype}")
     if x.dim() != 3 or k.dim() != 2 or x.shape[1] != k.shape[0] or k.shape[1] < 1:
         raise ValueError(
-            f"x must be (B, H, L) and k (H, K) with one H, not {tuple(x.shape)} and {tuple(k.shape)}"
+            f"x must be (B, H, L) and k (H, K) with one H, not {tuple(x.shape)}, {tuple(k.shape)}"
         )
     return KERNELS[require_kernel(kernel)](x, k)

@@ -1,0 +1,1 @@
+"""Code for data sets; the data themselves live elsewhere."""

@@ -1,6 +1,7 @@
 """Building meters in the layout of GEPIII (the ASHRAE contest), as a LightningDataModule."""
 
 import hashlib
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -16,18 +17,27 @@ from data.cache import cache_folder, cached_series
 from data.columns import DataError
 from data.load import Source
 from data.rules import GEPIII_UTC_OFFSET
-from data.scaling import Scaling, fit_scaling
+from data.scaling import fit_scaling
 from data.series import SeriesSet, stamp
-from data.splits import SPLITS, Range, split_ranges
-from data.windows import Batch, DeviceSeries, WindowLoader, Windows, find_windows
+from data.splits import Range, split_ranges
+from data.windows import DeviceSeries, WindowLoader, Windows, find_windows
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a split is made of: the hours `reach` of the series of a file."""
+
+    series: SeriesSet
+    reach: Range
+    path: Path
 
 
 class GEPIIIDataModule(L.LightningDataModule):
     """Hourly building meters and weather: folders or files of the GEPIII layout.
 
-    Without `root` and paths a seeded stand-in is generated, in the same layout, in the user's cache.
+    Without `root` and paths a seeded stand-in of the same layout is generated in the cache.
 
     Args:
         root: folder with train, weather_train and building_metadata (.csv, .csv.gz or .parquet).
@@ -44,7 +54,7 @@ class GEPIIIDataModule(L.LightningDataModule):
         test_fraction: share of time for test, where no dates are given.
         window: hours that the model sees.
         covariates: columns beside the reading, of the weather or of the meter file.
-        meters: meter codes to use (0 electricity, 1 chilled water, 2 steam, 3 hot water), all if not given.
+        meters: meter codes to use (0 electricity, 1 chilled water, 2 steam, 3 hot water).
         rules: whose known errors to mend: none, gepiii or cambridge.
         utc_offset: hours to add to the weather's time stamps to get the meters' local time, for all
             sites or by site; not given, 0 (GEPIII's own under `rules gepiii`).
@@ -118,7 +128,7 @@ class GEPIIIDataModule(L.LightningDataModule):
 
     @property
     def _is_synthetic(self) -> bool:
-        return not (self.root or self.paths["train"] or self.predict_path)
+        return not (self.root or any(self.paths.values()) or self.predict_path)
 
     @cached_property
     def _synthetic_root(self) -> Path:
@@ -133,8 +143,8 @@ class GEPIIIDataModule(L.LightningDataModule):
         if root is None:
             return None
         _require(root.is_dir(), f"--data.root: there is no folder {root}")
-        found = [root / (stem + suffix) for suffix in SUFFIXES if (root / (stem + suffix)).is_file()]
-        return found[0] if found else None
+        paths = (root / (stem + suffix) for suffix in SUFFIXES)
+        return next((path for path in paths if path.is_file()), None)
 
     def _source(self, meters_path: Path) -> Source:
         by_site = dict(GEPIII_UTC_OFFSET) if self.rules == "gepiii" else {}
@@ -172,63 +182,61 @@ class GEPIIIDataModule(L.LightningDataModule):
     # -- splits --------------------------------------------------------------------------------
 
     def setup(self, stage: str) -> None:
-        """Read the files and find the windows that `stage` (fit, validate, test, predict) needs."""
+        """Read the files and find the windows of every split, at the first call."""
         if stage == "predict" and self.predict_path is not None:
-            found = self._load(self.predict_path)
-            self.windows["predict"] = self._predict_windows(found, found.span())
-            return
-        if "train" in self.windows:  # read by an earlier stage of this run
-            self._set_predict()
-            return
-        train_path = self.paths["train"] or self._find("train")
-        if train_path is None:
-            raise DataError(
-                f"--data.root: {self.root} holds no train{', train'.join(SUFFIXES)}"
-                if self.root
-                else "name the meter file with --data.train_path or its folder with --data.root"
+            series = self._load(self.predict_path)
+            self.windows["predict"] = self._predict_windows(
+                Part(series, series.span(), self.predict_path)
             )
-        series = self._load(train_path)
-        ranges = self._ranges(series)
-        self.ranges = ranges
-        for split in SPLITS:
-            own = self.paths[split] if split != "train" else None
-            found, reach = series, ranges.get(split)
-            if own is not None:
-                found = self._load(own)
-                reach = found.span()
-            if reach is None:
-                continue
-            self._refuse_short(found, own or train_path)
-            self.windows[split] = find_windows(found, self.window, *reach)
-            self._refuse_empty(split, found, reach)
-        self._reach = ranges.get("test") or self.windows.get("test", self.windows["train"]).series.span()
-        self.scaling, warnings = fit_scaling(
-            series, self.covariates, *ranges["train"], self.transform == "log1p"
-        )
-        for warning in warnings:
-            self._say(warning)
-        self._thin_training()
-        self._describe(series)
-        self._set_predict()
+            return
+        if self.windows:
+            return
+        parts = self._parts()
+        for split, part in parts.items():
+            self._refuse_short(part)
+            self.windows[split] = find_windows(part.series, self.window, *part.reach)
+            self._refuse_empty(split, part)
+        if "train" in parts:
+            self._fit_scaling(parts["train"])
+            self._thin_training()
+        self._describe(next(iter(parts.values())).series)
+        if "test" in parts:
+            self.windows["predict"] = self._predict_windows(parts["test"])
 
-    def _ranges(self, series: SeriesSet) -> dict[str, Range]:
-        """Time ranges of the splits that are parts of the training file."""
-        if self.paths["val"] is None and self.paths["test"] is None:
-            return split_ranges(series, self.ends, self.val_fraction, self.test_fraction)
+    def _parts(self) -> dict[str, Part]:
+        """The splits: parts of the time of one file, or whole files of their own."""
+        paths = self.paths | {"train": self.paths["train"] or self._find("train")}
+        if paths["val"] is None and paths["test"] is None:
+            path = paths["train"]
+            if path is None:
+                raise DataError(
+                    f"--data.root: {self.root} holds no train{', train'.join(SUFFIXES)}"
+                    if self.root
+                    else "name the meter file with --data.train_path or its folder with --data.root"
+                )
+            series = self._load(path)
+            reaches = split_ranges(series, self.ends, self.val_fraction, self.test_fraction)
+            return {split: Part(series, reach, path) for split, reach in reaches.items()}
         _require(
-            self.paths["val"] is not None,
+            paths["train"] is None or paths["val"] is not None,
             "--data.test_path was given without --data.val_path: name a file for validation too",
         )
-        return {"train": series.span()}
+        named = {split: path for split, path in paths.items() if path is not None}
+        loaded = {path: self._load(path) for path in set(named.values())}
+        return {
+            split: Part(loaded[path], loaded[path].span(), path) for split, path in named.items()
+        }
 
-    def _set_predict(self) -> None:
-        if "test" in self.windows:
-            self.windows["predict"] = self._predict_windows(self.windows["test"].series, self._reach)
+    def _fit_scaling(self, train: Part) -> None:
+        log1p = self.transform == "log1p"
+        self.scaling, warnings = fit_scaling(train.series, self.covariates, *train.reach, log1p)
+        for warning in warnings:
+            self._say(warning)
 
-    def _predict_windows(self, series: SeriesSet, reach: Range) -> Windows:
-        first, last = reach
+    def _predict_windows(self, part: Part) -> Windows:
+        first, last = part.reach
         found = find_windows(
-            series,
+            part.series,
             self.window,
             first,
             last + self.next_hour,
@@ -236,30 +244,30 @@ class GEPIIIDataModule(L.LightningDataModule):
             beyond_end=self.next_hour,
         )
         if not len(found):
-            self._refuse_short(series, self.predict_path)
+            self._refuse_short(part)
             raise DataError(
-                f"no window to predict: no {self.window} consecutive hours with readings lie between "
-                f"{stamp(first)} and {stamp(last)}"
+                f"{part.path}: no {self.window} consecutive hours with readings lie between "
+                f"{stamp(first)} and {stamp(last)}: there is nothing to predict from"
             )
         return found
 
-    def _refuse_short(self, series: SeriesSet, path: Path | None) -> None:
-        need = self.window + 1
+    def _refuse_short(self, part: Part) -> None:
+        series, need = part.series, self.window + 1
         short = np.flatnonzero(series.length < need)
         if short.size == len(series):
             longest = int(series.length.argmax())
             raise DataError(
-                f"{path}: every series is too short for --data.window {self.window}: rows="
+                f"{part.path}: every series is too short for --data.window {self.window}: rows="
                 f"{series.length[longest]}, needed={need} ({series.name(longest)})"
             )
         if short.size:
             self._say(f"{short.size} series shorter than {need} hours are skipped")
 
-    def _refuse_empty(self, split: str, series: SeriesSet, reach: Range) -> None:
+    def _refuse_empty(self, split: str, part: Part) -> None:
         if len(self.windows[split]):
             return
-        first, last = (stamp(hour) for hour in reach)
-        start, end = (stamp(hour) for hour in series.span())
+        first, last = (stamp(hour) for hour in part.reach)
+        start, end = (stamp(hour) for hour in part.series.span())
         raise DataError(
             f"split '{split}' ({first} to {last}) holds no window of {self.window} + 1 consecutive "
             f"hours with readings; the data run from {start} to {end}. Move --data.train_end, "
@@ -328,14 +336,14 @@ class GEPIIIDataModule(L.LightningDataModule):
     # -- for reports ---------------------------------------------------------------------------
 
     def baselines(self, split: str) -> dict[str, np.ndarray]:
-        """Forecasts to beat for each window of `split`, (n,) each, NaN where one has no reference."""
+        """Forecasts to beat for each window of `split`, (n,) each, NaN where there is none."""
         windows = self.windows[split]
-        return naive_forecasts(windows) | {"linear": linear_forecast(self.windows["train"], windows)}
+        forecasts = naive_forecasts(windows)
+        if "train" in self.windows:
+            forecasts["linear"] = linear_forecast(self.windows["train"], windows)
+        return forecasts
 
 
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise DataError(message)
-
-
-__all__ = ["Batch", "GEPIIIDataModule", "Scaling"]

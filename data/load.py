@@ -101,8 +101,9 @@ def _resolve_duplicates(
     if clash.size and source.duplicates == "error":
         a, b = first[clash[0]], order[clash[0]]
         raise DataError(
-            f"{path}, {row_name(path, a)} and {row_name(path, b)}: building {columns[BUILDING][a]}, "
-            f"meter {columns[METER][a]} has two readings at {stamp(columns[TIME][a])}, "
+            f"{path}, {row_name(path, a)} and {row_name(path, b)}: "
+            f"building {columns[BUILDING][a]}, meter {columns[METER][a]} "
+            f"has two readings at {stamp(columns[TIME][a])}, "
             f"{reading[a]:g} and {reading[b]:g}; {clash.size} row(s) contradict another. "
             "Mend the file or pass --data.duplicates first, last or mean."
         )

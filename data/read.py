@@ -1,4 +1,4 @@
-"""One file, csv or Parquet, into typed Arrow columns; a bad cell is named by file, column and row."""
+"""One file, csv or Parquet, into typed columns; a bad cell is named by file, column and row."""
 
 import gzip
 from pathlib import Path
@@ -30,9 +30,9 @@ def read_columns(path: Path, wanted: list[str]) -> tuple[dict[str, np.ndarray], 
 
     Args:
         path: the file.
-        wanted: names, all present. `timestamp` becomes int64 hours since 1970-01-01 (of the time as
-            written), `meter` int64 codes, ids int64 (or text, where some are not whole numbers), all
-            others float64 with NaN for a blank, a null word or an infinite value.
+        wanted: names, all present. `timestamp` becomes int64 hours since 1970-01-01 (of the time
+            as written), `meter` int64 codes, ids int64 (or text, where some are not whole numbers),
+            all others float64 with NaN for a blank, a null word or an infinite value.
 
     Returns:
         The columns by name, each (rows,), and notes on what was decided while reading.
@@ -63,7 +63,7 @@ def read_columns(path: Path, wanted: list[str]) -> tuple[dict[str, np.ndarray], 
 
 
 def row_name(path: Path, index: int) -> str:
-    """How a person finds row `index` (from 0) again: the line of a text file, the row of a Parquet."""
+    """How a person finds row `index` (from 0) again: a text file's line, a Parquet file's row."""
     return f"row {index + 1}" if _is_parquet(path) else f"line {index + 1 + HEADER_LINE}"
 
 
@@ -143,7 +143,9 @@ def _cast(column: pa.ChunkedArray, target: pa.DataType, where: str, path: Path, 
 def _refuse_nulls(column: pa.ChunkedArray, where: str, path: Path) -> None:
     if column.null_count:
         bad = int(np.flatnonzero(column.is_null().to_numpy())[0])
-        raise DataError(f"{where}, {row_name(path, bad)}: the cell is blank; fill it or drop the row")
+        raise DataError(
+            f"{where}, {row_name(path, bad)}: the cell is blank; fill it or drop the row"
+        )
 
 
 def _hours(column: pa.ChunkedArray, where: str, path: Path) -> np.ndarray:
@@ -157,7 +159,9 @@ def _hours(column: pa.ChunkedArray, where: str, path: Path) -> np.ndarray:
     odd = np.flatnonzero(seconds % 3600)
     if odd.size:
         stamp = np.datetime64(int(seconds[odd[0]]), "s")
-        raise DataError(f"{where}, {row_name(path, int(odd[0]))}: {stamp} is not a whole hour; {remedy}")
+        raise DataError(
+            f"{where}, {row_name(path, int(odd[0]))}: {stamp} is not a whole hour; {remedy}"
+        )
     return seconds // 3600
 
 
@@ -193,5 +197,7 @@ def _numbers(column: pa.ChunkedArray, where: str, path: Path, notes: list[str]) 
     if infinite.any():
         values = np.where(infinite, np.nan, values)
         first = row_name(path, int(infinite.argmax()))
-        notes.append(f"{where}: {int(infinite.sum())} infinite value(s) read as missing, first in {first}")
+        notes.append(
+            f"{where}: {int(infinite.sum())} infinite value(s) read as missing, first in {first}"
+        )
     return values

@@ -16,9 +16,7 @@ KBTU_TO_KWH = 0.2931
 # Hours to add to the UTC stamps of GEPIII's weather, sites 0 to 15, as three of the top public
 # solutions use them. Building 1298 (site 14) behaves as if its readings were in UTC too, so the
 # offset can be set a site with --data.utc_offset.
-GEPIII_UTC_OFFSET = dict(
-    enumerate((-5, 0, -7, -5, -8, 0, -5, -5, -5, -6, -7, -5, 0, -6, -5, -5))
-)
+GEPIII_UTC_OFFSET = dict(enumerate((-5, 0, -7, -5, -8, 0, -5, -5, -5, -6, -7, -5, 0, -6, -5, -5)))
 
 
 def _hour(text: str) -> int:

@@ -65,7 +65,7 @@ class SeriesSet:
         arrays = {f.name: np.asarray(getattr(self, f.name)) for f in fields(self)}
         arrays["notes"] = np.array(self.notes, dtype=np.str_)
         with path.open("wb") as file:  # a file object: savez would add a suffix to a name
-            np.savez(file, **arrays)
+            np.savez(file, allow_pickle=False, **arrays)
 
     @classmethod
     def load(cls, path: Path) -> "SeriesSet":

@@ -1,5 +1,6 @@
 """Covariates beside the readings: joined by site and local hour, gaps interpolated in time."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -99,7 +100,7 @@ def _weather(
 def _interpolate(values: np.ndarray, bounds: np.ndarray) -> int:
     """Fill, in place, the gaps between two values of each stretch; return how many were filled."""
     filled = 0
-    for low, high in zip(bounds[:-1], bounds[1:], strict=True):
+    for low, high in pairwise(bounds):
         stretch = values[low:high]
         missing = np.isnan(stretch)
         there = np.flatnonzero(~missing)

@@ -1,0 +1,1 @@
+"""S4ConvD: plain modules here, Lightning's side in `model.training`."""

@@ -16,7 +16,7 @@ Transform = Literal["log1p", "none"]
 class Forecaster(nn.Module):
     """The next hour's reading from a window of readings and covariates.
 
-    Scaling lives here and travels in the state dict: a checkpoint means the same numbers everywhere.
+    Scaling lives here and travels in the state dict: a checkpoint means the same everywhere.
 
     Args:
         covariates: names of the covariates, in the order of the tensors' last axis.
@@ -55,9 +55,7 @@ class Forecaster(nn.Module):
         self.relative = relative
         self.calendar = calendar
         features = 1 + len(covariates) + relative + CALENDAR_FEATURES * calendar
-        self.network = S4ConvD(
-            features, channels, blocks, state_size, dropout, init, norm, kernel
-        )
+        self.network = S4ConvD(features, channels, blocks, state_size, dropout, init, norm, kernel)
         self.register_buffer("fitted", torch.tensor(False))
         self.register_buffer("reading_mean", torch.zeros(()))
         self.register_buffer("reading_std", torch.ones(()))
@@ -98,16 +96,14 @@ class Forecaster(nn.Module):
         """
         value = torch.log1p(reading) if self.transform == "log1p" else reading
         scaled = (value - self.reading_mean) / self.reading_std  # (B, L)
-        level = scaled[:, -1:] if self.relative else 0.0
+        level = scaled[:, -1:] if self.relative else torch.zeros_like(scaled[:, :1])
         features = [(scaled - level).unsqueeze(-1), self.scale_covariates(covariates)]
         if self.relative:
             features.append(level.expand_as(scaled).unsqueeze(-1))
         if self.calendar:
             features.append(calendar_features(hour, reading.shape[1]))
         forecast = self.network(torch.cat(features, dim=-1)).float()
-        if self.relative:
-            forecast = forecast + level.squeeze(-1)
-        return forecast * self.reading_std + self.reading_mean
+        return (forecast + level.squeeze(-1)) * self.reading_std + self.reading_mean
 
     def to_user_units(self, forecast: torch.Tensor) -> torch.Tensor:
         """What `forward` returned, in the readings' own units; never negative under `log1p`."""

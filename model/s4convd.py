@@ -66,7 +66,9 @@ def load_published(state_dict: Mapping[str, torch.Tensor]) -> S4ConvD:
         ValueError: the weights are not of this form; the message lists what is missing or unknown.
     """
     state = {
-        name: tensor.squeeze(-1) if name.endswith("output_linear.0.weight") and tensor.dim() == 3 else tensor
+        name: tensor.squeeze(-1)
+        if name.endswith("output_linear.0.weight") and tensor.dim() == 3
+        else tensor
         for name, tensor in state_dict.items()
     }
     blocks = {int(name.split(".")[1]) for name in state if name.startswith("blocks.")}

@@ -1,0 +1,1 @@
+"""Training, scoring and the command line."""

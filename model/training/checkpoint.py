@@ -1,5 +1,6 @@
 """What a checkpoint decides, what the run decides, and what happens where they differ."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ def command_line_options(args: list[str]) -> set[str]:
 
 def config_file_options(args: list[str]) -> set[str]:
     """The options that the configuration files of a command line set, as dotted names."""
-    paths = [b for a, b in zip(args, args[1:], strict=False) if a in ("-c", "--config")]
+    paths = [b for a, b in pairwise(args) if a in ("-c", "--config")]
     paths += [arg.split("=", 1)[1] for arg in args if arg.startswith("--config=")]
     return {name for path in paths for name in _dotted(yaml.safe_load(Path(path).read_text()))}
 

@@ -1,5 +1,6 @@
 """The command line: Lightning's, with a short help, short errors and a clear word at the end."""
 
+import logging
 import shlex
 import sys
 from pathlib import Path
@@ -24,6 +25,8 @@ from model.training.checkpoint import adopt_checkpoint, read_checkpoint, refuse_
 from model.training.errors import UsageError
 from model.training.help import SUBCOMMANDS, explain, short_help
 from model.training.module import S4ConvDModule
+
+ROOT = Path(__file__).parents[2]
 
 
 class TrainCLI(LightningCLI):
@@ -57,7 +60,10 @@ class TrainCLI(LightningCLI):
             "--kernel", default="pytorch", help=f"the convolution's implementation: {names}"
         )
         parser.add_argument(
-            "--runs", type=Path, default=Path("runs"), help="folder that the run's folder is made in"
+            "--runs",
+            type=Path,
+            default=Path("runs"),
+            help="folder that the run's folder is made in",
         )
         parser.add_argument(
             "--output",
@@ -146,11 +152,14 @@ class TrainCLI(LightningCLI):
     def _announce(self) -> None:
         size = sum(parameter.numel() for parameter in self.model.parameters())
         device = self.trainer.strategy.root_device
-        rank_zero_info(f"model: S4ConvD, {size:,} parameters; kernel: {self.model.kernel} on {device}")
+        rank_zero_info(
+            f"model: S4ConvD, {size:,} parameters; kernel: {self.model.kernel} on {device}"
+        )
 
     def after_fit(self) -> None:
         """Score the best checkpoint beside the baselines, write its forecasts, say what is next."""
-        if self.trainer.fast_dev_run or self.trainer.interrupted:
+        trainer: Any = self.trainer
+        if trainer.fast_dev_run or trainer.interrupted:
             return
         best = self.best_checkpoint()
         if "test" in self.datamodule.windows:
@@ -182,18 +191,32 @@ class TrainCLI(LightningCLI):
 
 def next_commands(runs: Path, log_dir: str | None, best: str | None) -> str:
     """What to do with a finished run, quoted so that it can be pasted."""
-    lines = ["next:", shlex.join(["tensorboard", "--logdir", str(runs)])]
+    python, script = _short_path(Path(sys.executable)), _short_path(ROOT / "train.py")
+    lines = ["next:", shlex.join([python, "-m", "tensorboard.main", "--logdir", str(runs)])]
     if best and log_dir:
         config = str(Path(log_dir) / "config.yaml")
         for subcommand in ("test", "predict"):
             lines.append(
-                shlex.join(["python", "train.py", subcommand, "--config", config, "--ckpt_path", best])
+                shlex.join([python, script, subcommand, "--config", config, "--ckpt_path", best])
             )
     return "\n  ".join(lines)
 
 
+def _short_path(path: Path) -> str:
+    """Relative to the current folder, where it lies in it."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+class _NoAdvertisement(logging.Filter):
+    """Lightning recommends other products in the log; what the user did not ask for is left out."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return "Tip:" not in record.getMessage()
+
+
 def main(args: list[str] | None = None) -> TrainCLI:
     """Run the command line; a user's mistake ends in one message and exit code 2."""
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_NoAdvertisement())
     args = list(sys.argv[1:] if args is None else args)
     if not args or (args[0].startswith("-") and args[0] not in ("-h", "--help")):
         args.insert(0, "fit")

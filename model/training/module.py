@@ -124,7 +124,7 @@ class S4ConvDModule(L.LightningModule):
             metrics.update(forecast.double(), batch.target.double())  # type: ignore[operator]
         return forecast
 
-    def configure_optimizers(self) -> dict[str, Any]:
+    def configure_optimizers(self) -> Any:
         """AdamW and a cosine over all steps of the run."""
         groups = parameter_groups(self.forecaster, self.lr, self.weight_decay)
         optimizer = torch.optim.AdamW(groups, lr=self.lr)

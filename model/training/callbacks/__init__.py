@@ -1,0 +1,1 @@
+"""What happens beside the loop: tables, files, pictures."""

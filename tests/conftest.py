@@ -1,0 +1,107 @@
+"""Runs of train.py as a user makes them, inside the test's own process."""
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import train
+
+INPUTS = Path(__file__).parent / "cases" / "inputs"
+TINY = {
+    "data.window": "4",
+    "data.batch_size": "4",
+    "model.channels": "4",
+    "model.blocks": "1",
+    "model.state_size": "4",
+    "trainer.max_epochs": "1",
+    "trainer.accelerator": "cpu",
+    "trainer.enable_progress_bar": "false",
+    "trainer.log_every_n_steps": "1",
+}
+
+
+@dataclass
+class Run:
+    """What one command left behind."""
+
+    code: int
+    text: str  # all that the user was told, on either stream
+    cli: Any  # the command line's object, None after an error
+
+    @property
+    def data(self) -> Any:
+        return self.cli.datamodule
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.cli.trainer.log_dir)
+
+    @property
+    def best(self) -> str:
+        return str(self.folder / "checkpoints" / "best.ckpt")
+
+
+def one_file(path: Path) -> list[str]:
+    """Options that name one tiny file for training, validation and test."""
+    return [
+        option
+        for split in ("train", "val", "test")
+        for option in (f"--data.{split}_path", str(path))
+    ]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The tests neither read nor fill the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Run]]:
+    """A function that runs `python train.py *args` with a tiny model, unless args say otherwise."""
+    told = StringIO()
+    handler = logging.StreamHandler(told)
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    for logger in loggers:
+        logger.addHandler(handler)
+
+    def call(*args: object, tiny: bool = True) -> Run:
+        words = [str(arg) for arg in args]
+        if tiny:
+            given = {word.lstrip("-").split("=")[0] for word in words}
+            words += [f"--{name}={value}" for name, value in TINY.items() if name not in given]
+            if "runs" not in given:
+                words.append(f"--runs={tmp_path / 'runs'}")
+        told.seek(0)
+        told.truncate()
+        capsys.readouterr()
+        cli, code = None, 0
+        try:
+            cli = train.main(words)
+        except SystemExit as end:
+            code = int(end.code or 0)
+        printed = capsys.readouterr()
+        return Run(code, told.getvalue() + printed.out + printed.err, cli)
+
+    yield call
+    for logger in loggers:
+        logger.removeHandler(handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="PyTorch sees no NVIDIA GPU here"))
+
+
+sys.argv = sys.argv[:1]  # Lightning warns about a command line of pytest's own

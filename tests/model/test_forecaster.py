@@ -1,0 +1,121 @@
+"""Units, calendar and loss."""
+
+import numpy as np
+import pytest
+import torch
+
+from model.calendar import CALENDAR_FEATURES, calendar_features
+from model.forecaster import Forecaster
+from model.losses import rmsle, signed_log1p
+
+B, L = 6, 12
+
+
+def windows(scale: float = 100.0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    hour = torch.randint(400_000, 420_000, (B,))
+    return scale * torch.rand(B, L), torch.randn(B, L, 2), hour
+
+
+def forecaster(**options) -> Forecaster:
+    options = {"channels": 8, "blocks": 1, "state_size": 4} | options
+    model = Forecaster(["a", "b"], **options).eval()
+    model.fit_scaling(3.0, 1.5, [0.5, -0.5], [2.0, 1.0])
+    return model
+
+
+@pytest.mark.parametrize("transform", ["log1p", "none"])
+@pytest.mark.parametrize("relative", [True, False])
+def test_scaling_is_undone_on_the_way_out(transform, relative) -> None:
+    """A network that returns 0 forecasts the last reading (relative) or the training mean."""
+    model = forecaster(transform=transform, relative=relative, calendar=False)
+    torch.nn.init.zeros_(model.network.decoder.weight)
+    torch.nn.init.zeros_(model.network.decoder.bias)
+    reading, covariates, hour = windows()
+    found = model.to_user_units(model(reading, covariates, hour))
+    mean = np.expm1(3.0) if transform == "log1p" else 3.0
+    expected = reading[:, -1] if relative else torch.full((B,), float(mean))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
+
+
+def test_scaling_travels_in_the_state_dict() -> None:
+    model, other = forecaster(), Forecaster(["a", "b"], channels=8, blocks=1, state_size=4).eval()
+    other.load_state_dict(model.state_dict())
+    inputs = windows()
+    assert bool(other.fitted)
+    assert torch.equal(model(*inputs), other(*inputs))
+
+
+def test_a_missing_covariate_is_the_training_mean() -> None:
+    model = forecaster()
+    reading, covariates, hour = windows()
+    blank, mean = covariates.clone(), covariates.clone()
+    blank[:, 3, 1] = torch.nan
+    mean[:, 3, 1] = -0.5
+    found = model(reading, blank, hour)
+    assert torch.isfinite(found).all()
+    torch.testing.assert_close(found, model(reading, mean, hour))
+
+
+def test_log1p_never_forecasts_a_negative_reading() -> None:
+    model = forecaster()
+    assert model.to_user_units(torch.tensor([-3.0, 0.0, 1.0])).min() == 0
+
+
+def test_the_published_form_is_reachable() -> None:
+    """Same features in the same order: reading first, then the covariates, all scaled."""
+    model = forecaster(relative=False, calendar=False, norm=False, init="published")
+    reading, covariates, hour = windows()
+    scaled = torch.stack(
+        [
+            (torch.log1p(reading) - 3.0) / 1.5,
+            (covariates[..., 0] - 0.5) / 2.0,
+            covariates[..., 1] + 0.5,
+        ],
+        dim=-1,
+    )
+    expected = model.network(scaled) * 1.5 + 3.0
+    torch.testing.assert_close(model(reading, covariates, hour), expected, rtol=1e-5, atol=1e-5)
+    assert model.network.encoder.in_features == 3
+
+
+def test_calendar_describes_the_predicted_hour() -> None:
+    hours = np.datetime64("2016-02-29T17", "h").astype(np.int64)
+    found = calendar_features(torch.tensor([int(hours)]), 30)[0]
+    assert found.shape == (30, CALENDAR_FEATURES)
+    half = CALENDAR_FEATURES // 2
+    angle = 2 * np.pi * 17 / 24
+    assert found[-1, 0] == pytest.approx(np.sin(angle), abs=1e-5)
+    assert found[-1, half] == pytest.approx(np.cos(angle), abs=1e-5)
+    torch.testing.assert_close(found[-25, :3], found[-1, :3], atol=1e-5, rtol=0)  # a day before
+    assert (found[-25, 3] - found[-1, 3]).abs() > 0.1  # but another weekday
+    week_later = calendar_features(torch.tensor([int(hours) + 168]), 30)[0]
+    torch.testing.assert_close(week_later[:, :6], found[:, :6], atol=1e-5, rtol=0)
+
+
+def test_loss_is_rmsle_where_rmsle_exists() -> None:
+    prediction, target = 50 * torch.rand(40), 50 * torch.rand(40)
+    expected = np.sqrt(np.mean((np.log1p(prediction.numpy()) - np.log1p(target.numpy())) ** 2))
+    assert float(rmsle(prediction, target)) == pytest.approx(float(expected), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("prediction", "target"), [([0.5, 0.7], [0.5, 0.7]), ([0.0, 0.0], [0.0, 0.0])]
+)
+def test_b01_a_perfect_forecast_has_a_finite_gradient(prediction, target) -> None:
+    """sqrt at 0: the loss is 0 and the gradient NaN, which no test of the loss can see."""
+    p = torch.tensor(prediction, requires_grad=True)
+    loss = rmsle(p, torch.tensor(target))
+    loss.backward()
+    assert loss.item() <= 1e-3
+    assert p.grad is not None
+    assert torch.isfinite(p.grad).all()
+
+
+def test_b02_a_negative_forecast_has_a_gradient() -> None:
+    """A clamp at 0 inside the loss leaves an all-negative model with gradient 0 for ever."""
+    p = torch.full((8,), -0.5, requires_grad=True)
+    rmsle(p, torch.full((8,), 100.0)).backward()
+    assert p.grad is not None
+    assert (p.grad < 0).all()
+    assert torch.isfinite(p.grad).all()
+    assert torch.isfinite(signed_log1p(torch.tensor([-1e6, -1.0, 0.0]))).all()

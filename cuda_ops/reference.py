@@ -23,8 +23,11 @@ def toeplitz_conv(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     padded = F.pad(taps, (length - 1, length - taps.shape[1]))  # (H, 2L-1)
     # Row i of unfold is padded[i:i+L], the filter delayed by L-1-i: flipped, row s is delayed by s.
     matrix = padded.unfold(-1, length, 1).flip(1)  # (H, L, L)
-    # (H, B, L) rows are what the batched product reads anyway: no copy is made of x.
-    return torch.bmm(x.transpose(0, 1), matrix).transpose(0, 1)
+    rows = x.transpose(0, 1)  # (H, B, L)
+    if not x.is_cuda:
+        # cuBLAS reads rows where they lie; a CPU's batched product is twice as fast on a copy.
+        rows = rows.contiguous()
+    return torch.bmm(rows, matrix).transpose(0, 1)
 
 
 def fft_conv(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:

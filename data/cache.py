@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow
 
 from data import columns, load, read, rules, series, weather
+from data.columns import DataError
 from data.load import Source, load_series
 from data.rules import RULES
 from data.series import SeriesSet
@@ -34,8 +35,8 @@ def cached_series(source: Source, rule: str) -> SeriesSet:
             found = SeriesSet.load(path)
             path.touch()
             return found
-        except (OSError, ValueError, KeyError):
-            pass  # damaged: read the files again and write it anew
+        except Exception:  # damaged, of which zipfile, zlib and numpy each tell in their own way
+            pass  # read the files again and write it anew
     found = load_series(source)
     RULES[rule](found)
     try:
@@ -49,8 +50,11 @@ def _key(source: Source, rule: str) -> str:
     digest = hashlib.sha256()
     modules = (columns, load, read, rules, series, weather)
     for path in [*source.paths, *(Path(str(module.__file__)) for module in modules)]:
-        with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
+        try:
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read: {error.strerror}") from error
     # Names too: a suffix decides how a file is read, and messages quote the name.
     digest.update(repr((asdict(source), rule, pyarrow.__version__)).encode())
     return digest.hexdigest()[:32]

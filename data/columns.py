@@ -1,7 +1,5 @@
 """Which column plays which part, and the one error that bad data raise."""
 
-from collections.abc import Iterable, Sequence
-
 BUILDING, METER, TIME, READING, SITE = (
     "building_id",
     "meter",
@@ -33,11 +31,16 @@ def meter_code(name: str) -> int | None:
     return by_name.get(plain)
 
 
-def require_columns(path: object, present: Sequence[str], needed: Iterable[str]) -> None:
+def require_columns(path: object, present: list[str], needed: tuple[str, ...]) -> None:
     """Raise a `DataError` that names the columns of `path` that are needed and not there."""
     missing = [name for name in needed if name not in present]
     if missing:
         raise DataError(
             f"{path}: no column {', '.join(map(repr, missing))}; the file's columns are "
             f"{', '.join(present)}. Rename the column, or name another file."
+        )
+    twice = [name for name in needed if present.count(name) > 1]
+    if twice:
+        raise DataError(
+            f"{path}: the header names {', '.join(map(repr, twice))} twice; rename one of them"
         )

@@ -168,7 +168,11 @@ class GEPIIIDataModule(L.LightningDataModule):
         )
 
     def _load(self, meters_path: Path) -> SeriesSet:
-        found = cached_series(self._source(meters_path), self.rules)
+        source = self._source(meters_path)
+        megabytes = meters_path.stat().st_size / 1e6
+        if megabytes > 50:  # takes seconds, the first time
+            self._say(f"reading {meters_path} ({megabytes:,.0f} MB)")
+        found = cached_series(source, self.rules)
         for note in found.notes:
             self._say(note)
         return found

@@ -50,7 +50,7 @@ def load_series(source: Source) -> SeriesSet:
     _add_sites(source, series)
     own_values = {name: columns[name][order] for name in own}
     add_covariates(
-        series, source.covariates, own_values, cell, source.weather_path, source.utc_offset
+        series, source.covariates, own_values, cell, path, source.weather_path, source.utc_offset
     )
     return series
 
@@ -59,7 +59,7 @@ def _kept_rows(source: Source, columns: dict[str, np.ndarray]) -> np.ndarray:
     """Indices of the rows of the meters asked for."""
     path, meter = source.meters_path, columns[METER]
     if not meter.size:
-        raise DataError(f"{path}: the file has a header and no rows")
+        raise DataError(f"{path}: the file has a header and no rows; name one with readings")
     if source.meters is None:
         return np.arange(meter.size)
     kept = np.flatnonzero(np.isin(meter, source.meters))
@@ -108,13 +108,14 @@ def _resolve_duplicates(
             "Mend the file or pass --data.duplicates first, last or mean."
         )
     dropped = order.size - start.size
-    note = f"{path.name}: {dropped} duplicate {'row' if dropped == 1 else 'rows'} dropped"
+    note = f"{path.name}: {dropped:,} duplicate {'row' if dropped == 1 else 'rows'} dropped"
     if clash.size:
         note += f"; {clash.size} contradicted another, resolved by '{source.duplicates}'"
     notes.append(note)
     if source.duplicates == "mean":
         count = np.bincount(hour_of_row, ~blank)
         total = np.bincount(hour_of_row, np.nan_to_num(reading[order]))
+        columns[READING] = reading = reading.copy()  # what was read may be read-only
         reading[order[start]] = total / np.where(count, count, np.nan)
     last = np.r_[start[1:], order.size] - 1
     return order[last if source.duplicates == "last" else start]
@@ -137,8 +138,8 @@ def _lay_out(
     blank = int(np.isnan(reading).sum())
     if grid.size - order.size + blank:
         notes.append(
-            f"readings: {grid.size - order.size} hours have no row and {blank} rows no reading; "
-            "windows that need one of them are left out"
+            f"readings: {grid.size - order.size:,} hours have no row and {blank:,} rows no "
+            "reading; windows that need one are left out"
         )
     series = SeriesSet(
         building=building[start],
@@ -163,7 +164,7 @@ def _clip_negative(
         return
     first = int(negative[0])
     note = (
-        f"{source.meters_path.name}: {negative.size} negative readings, the first is "
+        f"{source.meters_path.name}: {negative.size:,} negative readings, the first is "
         f"{reading[first]:g} in {row_name(source.meters_path, first)}; "
     )
     if source.negative == "clip":

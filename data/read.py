@@ -1,6 +1,10 @@
 """One file, csv or Parquet, into typed columns; a bad cell is named by file, column and row."""
 
+import csv
 import gzip
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +23,10 @@ HEADER_LINE = 1
 
 def column_names(path: Path) -> list[str]:
     """The names in a file's header."""
-    if _is_parquet(path):
-        return list(pq.read_schema(path).names)
-    header, _, separator, _ = _csv_dialect(path)
-    return [name.strip().strip('"') for name in header.split(separator)]
+    with _naming(path):
+        if _is_parquet(path):
+            return list(pq.read_schema(path).names)
+        return _csv_dialect(path)[0]
 
 
 def read_columns(path: Path, wanted: list[str]) -> tuple[dict[str, np.ndarray], list[str]]:
@@ -32,7 +36,7 @@ def read_columns(path: Path, wanted: list[str]) -> tuple[dict[str, np.ndarray], 
         path: the file.
         wanted: names, all present. `timestamp` becomes int64 hours since 1970-01-01 (of the time
             as written), `meter` int64 codes, ids int64 (or text, where some are not whole numbers),
-            all others float64 with NaN for a blank, a null word or an infinite value.
+            all others float64 with NaN for a blank, a null word or a value beyond float32.
 
     Returns:
         The columns by name, each (rows,), and notes on what was decided while reading.
@@ -41,15 +45,18 @@ def read_columns(path: Path, wanted: list[str]) -> tuple[dict[str, np.ndarray], 
         DataError: a cell that cannot be read, with file, column and row.
     """
     notes: list[str] = []
-    if _is_parquet(path):
-        table = pq.read_table(path, columns=wanted)
-    else:
-        table = _read_csv(path, wanted, notes)
+    with _naming(path):
+        if _is_parquet(path):
+            table = pq.read_table(path, columns=wanted)
+        else:
+            table = _read_csv(path, wanted, notes)
     columns: dict[str, np.ndarray] = {}
     for name in wanted:
         column = table.column(name)
         if pa.types.is_dictionary(column.type):
             column = pc.cast(column, column.type.value_type)
+        if pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
+            column = pc.cast(column, pa.string())
         where = f"{path}, column {name}"
         if name == TIME:
             columns[name] = _hours(column, where, path)
@@ -67,12 +74,23 @@ def row_name(path: Path, index: int) -> str:
     return f"row {index + 1}" if _is_parquet(path) else f"line {index + 1 + HEADER_LINE}"
 
 
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name the file in what goes wrong while it is opened and decoded."""
+    try:
+        yield
+    except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
+        raise DataError(
+            f"{path}: cannot be read: {' '.join(str(error).split())}; mend or replace the file"
+        ) from error
+
+
 def _is_parquet(path: Path) -> bool:
     return path.suffix in (".parquet", ".pq")
 
 
-def _csv_dialect(path: Path) -> tuple[str, list[str], str, str]:
-    """Header, first lines, separator and decimal mark of a csv file."""
+def _csv_dialect(path: Path) -> tuple[list[str], str, str]:
+    """Column names, separator and decimal mark of a csv file."""
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8-sig", errors="replace", newline=None) as file:
         lines = [line.rstrip("\n") for _, line in zip(range(50), file, strict=False)]
@@ -81,11 +99,12 @@ def _csv_dialect(path: Path) -> tuple[str, list[str], str, str]:
     header, body = lines[0], lines[1:]
     separator = max(SEPARATORS, key=header.count)
     comma = separator != "," and any("," in line for line in body)
-    return header, body, separator, "," if comma else "."
+    names = next(csv.reader([header], delimiter=separator, skipinitialspace=True))
+    return [name.strip() for name in names], separator, "," if comma else "."
 
 
 def _read_csv(path: Path, wanted: list[str], notes: list[str]) -> pa.Table:
-    _, _, separator, decimal = _csv_dialect(path)
+    names, separator, decimal = _csv_dialect(path)
     if (separator, decimal) != (",", "."):
         notes.append(f"{path.name}: read with separator {separator!r} and decimal mark {decimal!r}")
     text = (TIME, METER, *IDS)
@@ -97,15 +116,16 @@ def _read_csv(path: Path, wanted: list[str], notes: list[str]) -> pa.Table:
         decimal_point=decimal,
         include_columns=wanted,
     )
+    read = pacsv.ReadOptions(column_names=names, skip_rows=HEADER_LINE)
     parse = pacsv.ParseOptions(delimiter=separator)
     try:
-        return pacsv.read_csv(path, parse_options=parse, convert_options=options)
+        return pacsv.read_csv(path, read, parse, options)
     except pa.ArrowInvalid as error:
         if "conversion error" not in str(error):
-            raise DataError(f"{path}: cannot be read as csv: {error}") from error
+            raise
     # Some cell is not of its column's type: as text, every cell can be looked at and named.
     options.column_types = dict.fromkeys(wanted, pa.string())
-    table = pacsv.read_csv(path, parse_options=parse, convert_options=options)
+    table = pacsv.read_csv(path, read, parse, options)
     if decimal == ",":
         for name in set(wanted) - set(text):
             plain = pc.replace_substring(table.column(name), ",", ".")
@@ -127,7 +147,7 @@ def _first_bad(column: pa.ChunkedArray, target: pa.DataType) -> int:
 
 
 def _cast(column: pa.ChunkedArray, target: pa.DataType, where: str, path: Path, remedy: str):
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+    if pa.types.is_string(column.type):
         column = pc.utf8_trim_whitespace(column)
     try:
         return pc.cast(column, target)
@@ -193,11 +213,12 @@ def _numbers(column: pa.ChunkedArray, where: str, path: Path, notes: list[str]) 
         column = pc.if_else(null, None, column)
     numbers = _cast(column, pa.float64(), where, path, "write a number, or leave the cell blank")
     values = numbers.to_numpy()
-    infinite = np.isinf(values)
+    infinite = np.abs(values) > np.finfo(np.float32).max
     if infinite.any():
         values = np.where(infinite, np.nan, values)
         first = row_name(path, int(infinite.argmax()))
         notes.append(
-            f"{where}: {int(infinite.sum())} infinite value(s) read as missing, first in {first}"
+            f"{where}: {int(infinite.sum())} infinite or too large value(s) read as missing, "
+            f"first in {first}"
         )
     return values

@@ -43,7 +43,7 @@ def _blank_runs(series: SeriesSet, start: np.ndarray, length: np.ndarray, what: 
 def _blank(series: SeriesSet, cells: np.ndarray, what: str) -> None:
     count = int((cells & ~np.isnan(series.reading)).sum())
     series.reading[cells] = np.nan
-    series.notes.append(f"rule: {count} readings taken as missing: {what}")
+    series.notes.append(f"rule: {count:,} readings taken as missing: {what}")
 
 
 def long_zero_runs(series: SeriesSet, hours: int, *, keep_seasonal: bool = False) -> None:
@@ -88,7 +88,7 @@ def gepiii(series: SeriesSet) -> None:
     )
     series.reading[site_0] *= KBTU_TO_KWH
     series.notes.append(
-        f"rule: {int((site_0 & ~np.isnan(series.reading)).sum())} readings of buildings 0-104, "
+        f"rule: {int((site_0 & ~np.isnan(series.reading)).sum()):,} readings of buildings 0-104, "
         f"electricity, from kBTU to kWh (x {KBTU_TO_KWH})"
     )
     _blank(

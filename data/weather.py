@@ -15,6 +15,7 @@ def add_covariates(
     names: tuple[str, ...],
     own: dict[str, np.ndarray],
     cell: np.ndarray,
+    meters_path: Path,
     weather_path: Path | None,
     utc_offset: tuple[tuple[str, int], ...],
 ) -> None:
@@ -28,6 +29,7 @@ def add_covariates(
         names: W column names.
         own: those of them that the meter file has, name -> (rows,).
         cell: (rows,) the cell of each row.
+        meters_path: the meter file, for messages.
         weather_path: a weather file of the GEPIII layout, or None.
         utc_offset: hours to add to the stamps of a site's weather, by site; "*" is any other site.
     """
@@ -41,16 +43,16 @@ def add_covariates(
             series.covariates[cell, names.index(name)] = values
     for column, name in enumerate(names):
         if name in absent and name not in own:
-            where = f"{weather_path.name} or the meter file" if weather_path else "the meter file"
-            series.notes.append(f"{name}: no such column in {where}; the training mean stands in")
+            files = " or ".join(path.name for path in (meters_path, weather_path) if path)
+            series.notes.append(f"{name}: no such column in {files}; the training mean stands in")
         else:
             values = series.covariates[:, column]
             missing = int(np.isnan(values).sum())
             filled = _interpolate(values, np.r_[start, values.size])
             if missing:
                 series.notes.append(
-                    f"{name}: {missing} of {values.size} hours missing, {filled} interpolated, "
-                    f"{missing - filled} set to the training mean"
+                    f"{name}: {missing:,} of {values.size:,} hours missing, {filled:,} "
+                    f"interpolated, {missing - filled:,} set to the training mean"
                 )
 
 

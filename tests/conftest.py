@@ -57,6 +57,10 @@ def one_file(path: Path) -> list[str]:
     ]
 
 
+# Tiny tensors gain nothing from threads, and waiting for a core that is busy costs much.
+torch.set_num_threads(1)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The tests neither read nor fill the user's cache."""

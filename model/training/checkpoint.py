@@ -87,10 +87,24 @@ def command_line_options(args: list[str]) -> set[str]:
 
 
 def config_file_options(args: list[str]) -> set[str]:
-    """The options that the configuration files of a command line set, as dotted names."""
-    paths = [b for a, b in pairwise(args) if a in ("-c", "--config")]
-    paths += [arg.split("=", 1)[1] for arg in args if arg.startswith("--config=")]
-    return {name for path in paths for name in _dotted(yaml.safe_load(Path(path).read_text()))}
+    """The options that the configuration files of a command line set, as dotted names.
+
+    Such a file may be of all options (--config) or of a group of them (--model, --data).
+    """
+    pairs = [*pairwise(args), *(arg.split("=", 1) for arg in args if "=" in arg)]
+    groups = {"-c": "", "--config": "", "--model": "model.", "--data": "data."}
+    return {
+        name
+        for option, value in pairs
+        if option in groups
+        for name in _dotted(_content(value), groups[option])
+    }
+
+
+def _content(value: str) -> Any:
+    """What a configuration file says; a group may also stand on the command line itself."""
+    inline = value.startswith("{") or not Path(value).is_file()
+    return yaml.safe_load(value if inline else Path(value).read_text())
 
 
 def _dotted(tree: Any, prefix: str = "") -> list[str]:

@@ -3,6 +3,7 @@
 import logging
 import shlex
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import lightning as L
 from jsonargparse import ArgumentError, Namespace
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
-from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
@@ -24,6 +24,7 @@ from model.training.callbacks.scores import ScoreTable
 from model.training.checkpoint import adopt_checkpoint, read_checkpoint, refuse_finished
 from model.training.errors import UsageError
 from model.training.help import SUBCOMMANDS, explain, short_help
+from model.training.logger import StepLogger
 from model.training.module import S4ConvDModule
 
 ROOT = Path(__file__).parents[2]
@@ -121,7 +122,7 @@ class TrainCLI(LightningCLI):
         config = self.config[self.subcommand]
         settings = config.trainer
         if settings.logger in (None, True):
-            kwargs["logger"] = TensorBoardLogger(config.runs, name="", default_hp_metric=False)
+            kwargs["logger"] = StepLogger(config.runs, name="", default_hp_metric=False)
         callbacks: list[L.Callback] = [PredictionFile(config.output), ScoreTable()]
         if settings.enable_checkpointing is not False:
             common: dict[str, Any] = {"enable_version_counter": False}
@@ -141,7 +142,9 @@ class TrainCLI(LightningCLI):
         try:
             return super().instantiate_trainer(**kwargs)
         except (MisconfigurationException, TypeError, ValueError) as error:
-            raise UsageError(f"--trainer: {error}") from error
+            elsewhere = settings.accelerator in ("auto", "cpu")
+            hint = "" if elsewhere else " --trainer.accelerator cpu works everywhere."
+            raise UsageError(f"--trainer: {error}{hint}") from error
 
     def before_fit(self) -> None:
         """Say what runs."""
@@ -162,6 +165,9 @@ class TrainCLI(LightningCLI):
         if trainer.fast_dev_run or trainer.interrupted:
             return
         best = self.best_checkpoint()
+        score = trainer.checkpoint_callback.best_model_score if best else None
+        if score is not None:
+            rank_zero_info(f"best: validation RMSLE {score:.4f}, {best}")
         if "test" in self.datamodule.windows:
             self.trainer.test(self.model, self.datamodule, ckpt_path=best, verbose=False)
             self.trainer.predict(
@@ -207,16 +213,20 @@ def _short_path(path: Path) -> str:
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
-class _NoAdvertisement(logging.Filter):
-    """Lightning recommends other products in the log; what the user did not ask for is left out."""
+class _LessNoise(logging.Filter):
+    """Leaves out what Lightning says of itself: tips, other hardware, each checkpoint it reads."""
+
+    NOISE = ("Tip:", "TPU available", "Loading `", "Restoring states", "Loaded model weights")
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return "Tip:" not in record.getMessage()
+        return not any(phrase in record.getMessage() for phrase in self.NOISE)
 
 
 def main(args: list[str] | None = None) -> TrainCLI:
     """Run the command line; a user's mistake ends in one message and exit code 2."""
-    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_NoAdvertisement())
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_LessNoise())
+    for message in (".*LeafSpec.*", "The dirpath has changed", ".*skip_none parameter"):
+        warnings.filterwarnings("ignore", message=message)  # Lightning's talk with itself
     args = list(sys.argv[1:] if args is None else args)
     if not args or (args[0].startswith("-") and args[0] not in ("-h", "--help")):
         args.insert(0, "fit")

@@ -1,6 +1,7 @@
 """What the command line says to somebody who asks, or who mistyped."""
 
 import re
+import textwrap
 from collections.abc import Sequence
 from difflib import get_close_matches
 
@@ -50,7 +51,8 @@ def short_help(fit: LightningArgumentParser) -> str:
         action = actions[name]
         text = OWN_WORDS.get(name) or re.split(r"\. |\.$|,? \(|; |: a", action.help or "")[0]
         given = action.default is None or name == "config"
-        lines.append(f"  --{name:<21}{text}" + ("" if given else f" [{action.default}]"))
+        line = f"  --{name:<21}{text}" + ("" if given else f" [{action.default}]")
+        lines += textwrap.wrap(line, 80, subsequent_indent=" " * 25, break_on_hyphens=False)
     lines += ["", "every option: python train.py fit --help"]
     return "\n".join(lines)
 
@@ -69,7 +71,8 @@ def explain(complaint: str, options: Sequence[str]) -> str:
     if key and value and literals:
         choices = dict.fromkeys(c.strip(" '") for group in literals for c in group.split(","))
         return f"--{key[1]}: {value[1]!r} is not one of {', '.join(choices)}"
-    kinds = re.findall(r"<class '(\w+)'>", complaint)
+    found = dict.fromkeys(re.findall(r"<class '(\w+)'>", complaint))
+    kinds = [kind for kind in found if kind not in ("str", "NoneType")]  # what was written is text
     if key and value and kinds:
-        return f"--{key[1]}: {value[1]!r} is not of type {' or '.join(dict.fromkeys(kinds))}"
+        return f"--{key[1]}: {value[1]!r} is not of type {' or '.join(kinds)}"
     return " ".join(complaint.split())[:300]

@@ -135,12 +135,33 @@ class S4ConvDModule(L.LightningModule):
         }
 
     def on_train_start(self) -> None:
-        """Let this run's learning rate hold, also over the one that a checkpoint restored."""
+        """Let this run's settings hold, and a resumed run go on where it stopped."""
+        self._set_rates()
+        self._place_loader()
+
+    def _set_rates(self) -> None:
+        """Learning rate and weight decay of this run, over those that a checkpoint restored."""
         scheduler: Any = self.lr_schedulers()
         scheduler.base_lrs = group_rates(self.lr)
         factor = scheduler.lr_lambdas[0](scheduler.last_epoch)
-        for group, rate in zip(scheduler.optimizer.param_groups, scheduler.base_lrs, strict=True):
+        groups = scheduler.optimizer.param_groups
+        for group, rate in zip(groups, scheduler.base_lrs, strict=True):
             group["initial_lr"], group["lr"] = rate, rate * factor
+        groups[0]["weight_decay"] = self.weight_decay  # the matrices, see `parameter_groups`
+
+    def _place_loader(self) -> None:
+        """Let the training loader hand out the windows that a resumed run has not trained on yet.
+
+        Lightning would load the loader's state, but not where configure_optimizers asked for the
+        number of steps; and it counts a batch as seen that an interrupted step threw away.
+        """
+        loop: Any = self.trainer.fit_loop
+        done = loop.epoch_loop.batch_progress.current.processed
+        epoch = loop.epoch_progress.current.ready - (1 if done else 2)
+        if done >= self.trainer.num_training_batches:
+            done = 0
+        loader: Any = self.trainer.train_dataloader
+        loader.load_state_dict({"epoch": max(epoch, -1), "done": done})
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse weights without the scaling that they were trained with.

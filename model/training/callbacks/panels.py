@@ -29,7 +29,14 @@ def choose_series(windows: Windows) -> np.ndarray:
 
 
 class ForecastPanels(L.Callback):
-    """Draws the panels after epochs 1, 2, 4, 8, ... and at the end, so that files stay small."""
+    """Draws the panels after epochs 1, 2, 4, 8, ... and at the end, so that files stay small.
+
+    A meter type's panels stand one under the other: TensorBoard shrinks an image to the width of
+    a card.
+    """
+
+    def __init__(self) -> None:
+        self.drawn = -1  # the step of the latest panels
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Draw, if this epoch's turn has come."""
@@ -44,13 +51,18 @@ class ForecastPanels(L.Callback):
     def _draw(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not (trainer.is_global_zero and isinstance(trainer.logger, TensorBoardLogger)):
             return
+        step = max(trainer.global_step - 1, 0)  # as Lightning counts for the scores
+        if step == self.drawn:
+            return
+        self.drawn = step
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         windows = data.windows["val"]
-        panels = [
-            self._panel(pl_module, data, windows, int(series)) for series in choose_series(windows)
-        ]
-        image = draw_grid(panels)
-        trainer.logger.experiment.add_image("val/forecasts", image, trainer.global_step)
+        chosen = choose_series(windows)
+        meters = windows.series.meter[chosen]
+        for code in np.unique(meters):
+            panels = [self._panel(pl_module, data, windows, s) for s in chosen[meters == code]]
+            tag = "val_forecasts/" + meter_label(int(code)).replace(" ", "_")
+            trainer.logger.experiment.add_image(tag, draw_grid(panels, columns=1), step)
 
     def _panel(
         self, pl_module: L.LightningModule, data: Any, windows: Windows, series: int

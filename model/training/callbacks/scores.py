@@ -27,11 +27,16 @@ def score_table(actual: np.ndarray, forecasts: dict[str, np.ndarray], meter: np.
     if np.unique(meter).size > 1:
         rows |= {meter_label(int(code)): meter == code for code in np.unique(meter)}
     heads = [NAMES.get(name, name) for name in forecasts]
-    lines = ["".join([f"{'test RMSLE':<15}{'rows':>9}", *(f"{head:>12}" for head in heads)])]
+    table = [["test RMSLE", "rows", *heads]]
     for label, chosen in rows.items():
         scores = [rmsle(forecast[chosen], actual[chosen]) for forecast in forecasts.values()]
-        cells = [f"{score:>12.4f}" if np.isfinite(score) else f"{'-':>12}" for score in scores]
-        lines.append("".join([f"{label:<15.15}{int(chosen.sum()):>9,}", *cells]))
+        cells = [f"{score:.4f}" if np.isfinite(score) else "-" for score in scores]
+        table.append([label[:15], f"{int(chosen.sum()):,}", *cells])
+    widths = [10, *(max(len(head), 7) + 2 for head in heads)]
+    lines = []
+    for label, *cells in table:
+        pairs = zip(cells, widths, strict=True)
+        lines.append(f"{label:<15}" + "".join(f"{cell:>{width}}" for cell, width in pairs))
     return "\n".join(lines)
 
 
@@ -73,7 +78,10 @@ class ScoreTable(L.Callback):
         for name, values in forecasts.items():
             without = int(np.isnan(values).sum())
             if without:
-                rank_zero_info(f"{without:,} rows have no {name}: left out of its score alone")
+                rank_zero_info(
+                    f"{NAMES.get(name, name)}: scored without {without:,} rows, "
+                    "whose reading to repeat is missing"
+                )
         error = np.abs(forecast.astype(np.float64) - actual)
         rank_zero_info(
             f"S4ConvD in the meters' units: MAE {error.mean():.4g}, "

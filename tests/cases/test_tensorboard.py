@@ -1,0 +1,294 @@
+"""Group (e) of the cases: what a run leaves for TensorBoard, read back as TensorBoard reads it."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import api_pb2, metadata
+
+from model.training.callbacks.hparams import METRICS, flatten
+from model.training.callbacks.panels import ForecastPanels
+from model.training.callbacks.scores import score_table
+from tests.conftest import INPUTS, Run, one_file
+
+Runner = Callable[..., Run]
+NINE = [*one_file(INPUTS / "B04_nine_windows.csv"), "--data.covariates=[air_temperature]"]
+OTHER = [
+    "--model.lr=0.02",
+    "--model.norm=false",
+    "--model.dropout=0",
+    "--seed_everything=7",
+    "--data.utc_offset={0: 5}",
+    "--data.meters=[0]",
+    "--trainer.gradient_clip_val=1.0",
+    "--trainer.max_steps=2",
+]
+BASELINES = ("persistence", "yesterday", "last week", "linear")
+
+
+@pytest.fixture
+def keeps_sigint() -> Iterator[None]:
+    """Lightning ignores Ctrl-C from the first one on: the other tests want it back."""
+    handler = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, handler)
+
+
+def events(folder: Path) -> EventAccumulator:
+    """All that the event files of one folder hold."""
+    found = EventAccumulator(str(folder), size_guidance={"scalars": 0, "images": 0, "tensors": 0})
+    found.Reload()
+    return found
+
+
+def steps(found: EventAccumulator, tag: str) -> list[int]:
+    return [event.step for event in found.Scalars(tag)]
+
+
+def last(found: EventAccumulator, tag: str) -> float:
+    return found.Scalars(tag)[-1].value
+
+
+def plugins(found: EventAccumulator) -> set[str]:
+    """The dashboards that the event files fill."""
+    return {name for name in ("hparams", "custom_scalars", "histograms") if _has(found, name)}
+
+
+def _has(found: EventAccumulator, plugin: str) -> bool:
+    try:
+        return bool(found.PluginTagToContent(plugin))
+    except KeyError:
+        return False
+
+
+def settings(found: EventAccumulator) -> dict[str, Any]:
+    """Name -> value of the HPARAMS tab."""
+    content = found.PluginTagToContent("hparams")[metadata.SESSION_START_INFO_TAG]
+    start = metadata.parse_session_start_info_plugin_data(content)
+    return {name: getattr(value, value.WhichOneof("kind")) for name, value in start.hparams.items()}
+
+
+def tab_metrics(found: EventAccumulator) -> dict[str, float]:
+    """Name -> value of the HPARAMS tab, which shows the last scalar of the same name."""
+    content = found.PluginTagToContent("hparams")[metadata.EXPERIMENT_TAG]
+    experiment = metadata.parse_experiment_plugin_data(content)
+    assert {info.name for info in experiment.hparam_infos} == set(settings(found))
+    return {info.name.tag: last(found, info.name.tag) for info in experiment.metric_infos}
+
+
+def status(found: EventAccumulator) -> int:
+    content = found.PluginTagToContent("hparams")[metadata.SESSION_END_INFO_TAG]
+    return metadata.parse_session_end_info_plugin_data(content).status
+
+
+def panel_steps(found: EventAccumulator) -> list[int]:
+    return [event.step for event in found.Images("val_forecasts/electricity")]
+
+
+def test_hparams_hold_settings_and_final_metrics(run: Runner) -> None:
+    """E01: the HPARAMS tab is empty, or shows a metric that is not the real, final one."""
+    done = run(*NINE, "--trainer.max_epochs=2", "--model.lr=0.003", "--seed_everything=5")
+    found = events(done.folder)
+    shown = settings(found)
+    assert shown["kernel"] == "pytorch"
+    assert (shown["data.window"], shown["model.lr"], shown["seed_everything"]) == (4, 0.003, 5)
+    assert (shown["model.norm"], shown["model.init"]) == (True, "s4d_lin")
+    metrics = tab_metrics(found)
+    assert tuple(metrics) == METRICS
+    assert status(found) == api_pb2.STATUS_SUCCESS
+
+    # Another command scores the final weights: what the tab shows must be their score.
+    final = done.folder / "checkpoints" / "last.ckpt"
+    scored = run("validate", *NINE, f"--ckpt_path={final}").cli.trainer.callback_metrics
+    for name in ("val/rmsle", "val/mae", "val/rmse"):
+        assert metrics[name] == pytest.approx(scored[name].item(), rel=1e-5)
+        assert metrics[name] > 0
+    assert 0 < metrics["train/loss"] < 5
+
+
+@pytest.mark.usefixtures("keeps_sigint")
+def test_hparams_of_an_interrupted_run(
+    run: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E01: after Ctrl-C the HPARAMS tab has no run, or a run without real metrics."""
+    seen: dict[str, float] = {}
+
+    def interrupt(self: Any, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+        if trainer.global_step == 7:
+            seen.update({name: float(value) for name, value in trainer.callback_metrics.items()})
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(ForecastPanels, "on_train_batch_start", interrupt)
+    assert run(*NINE, "--trainer.max_epochs=5").code == 1
+    found = events(tmp_path / "runs" / "version_0")
+    assert settings(found)["kernel"] == "pytorch"
+    assert steps(found, "val/rmsle") == [2, 5]
+    assert status(found) == api_pb2.STATUS_FAILURE
+    metrics = tab_metrics(found)
+    assert tuple(metrics) == METRICS
+    assert metrics == pytest.approx({name: seen[name] for name in METRICS}, rel=1e-5)
+
+
+def test_every_run_has_the_same_settings(run: Runner) -> None:
+    """E02: a setting of a later run has no column, since the first run did not write it."""
+    plain, other = (settings(events(run(*NINE, *more).folder)) for more in ([], OTHER))
+    assert set(plain) == set(other)
+    changed = {name for name in plain if plain[name] != other[name]}
+    assert changed == {word.lstrip("-").split("=")[0] for word in OTHER}
+    assert "trainer.precision" in plain
+    assert "model.weight_decay" in plain
+
+
+def test_settings_that_are_mappings_stay_one() -> None:
+    """E02: a mapping as a value, such as utc_offset by site, adds columns that others lack."""
+    one = flatten({"seed": 1, "data": {"offset": {0: 5, 1: 6}, "root": None, "on": False}})
+    two = flatten({"seed": True, "data": {"offset": 5, "root": Path("a"), "on": True}})
+    assert one == {"seed": 1, "data.offset": "{0: 5, 1: 6}", "data.root": "None", "data.on": False}
+    assert two == {"seed": True, "data.offset": 5, "data.root": "a", "data.on": True}
+
+
+def test_x_is_the_optimiser_step(run: Runner) -> None:
+    """E03: train and validation are drawn over different x, or lose points under one tag."""
+    found = events(run(*NINE, "--trainer.max_epochs=2").folder)
+    assert steps(found, "train/loss") == steps(found, "train/lr") == [0, 1, 2, 3, 4, 5]
+    assert steps(found, "val/rmsle") == steps(found, "val/mae") == [2, 5]
+    assert panel_steps(found) == [2, 5]
+    assert set(found.Tags()["scalars"]) == {
+        *("train/loss", "train/lr", "val/rmsle", "val/mae", "val/rmse"),
+        *("test/rmsle", "test/mae", "test/rmse"),
+    }
+
+
+def test_tensorboard_starts() -> None:
+    """E04: the TensorBoard of our requirements needs pkg_resources, which setuptools lost."""
+    command = [sys.executable, "-m", "tensorboard.main", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    major, minor = done.stdout.split()[-1].split(".")[:2]
+    assert (int(major), int(minor)) >= (2, 21)
+
+
+def test_numpy_values_are_written(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """E05: what numpy 2 removed breaks writing scalars, text or hparams."""
+
+    def log(self: Any, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
+        module.log("train/numpy", np.float32(0.25))
+        writer = trainer.logger.experiment
+        writer.add_scalar("train/direct", np.float32(0.5), index)
+        writer.add_text("note", str(np.float32(0.75)), index)
+
+    monkeypatch.setattr(ForecastPanels, "on_train_batch_end", log)
+    found = events(run(*NINE).folder)
+    for tag, value in (("train/numpy", 0.25), ("train/direct", 0.5)):
+        assert [event.value for event in found.Scalars(tag)] == [value] * 3
+        assert type(last(found, tag)) is float
+    assert found.Tensors("note/text_summary")[-1].tensor_proto.string_val == [b"0.75"]
+    assert settings(found)["kernel"] == "pytorch"
+
+
+def test_no_empty_dashboards(run: Runner) -> None:
+    """E06: a custom-scalars layout, a graph or an hp_metric that nothing stands behind."""
+    found = events(run(*NINE).folder)
+    assert plugins(found) == {"hparams"}
+    tags = found.Tags()
+    assert not tags["graph"]
+    assert not tags["histograms"]
+    assert not tags["tensors"]
+    assert "hp_metric" not in tags["scalars"]
+    assert "hp_metric" not in tab_metrics(found)
+    assert "hp_metric" not in settings(found)
+    for tag in tags["scalars"]:
+        assert -1 not in [event.value for event in found.Scalars(tag)], tag
+
+
+def test_event_files_stay_small(run: Runner, tmp_path: Path) -> None:
+    """E07: histograms, graphs or pictures of every step make event files of gigabytes."""
+    lines = ["timestamp,building_id,meter,meter_reading,air_temperature"]
+    for hour in range(1004):  # 1,000 windows of 4 hours and a target
+        when = np.datetime64("2016-01-01T00") + hour
+        lines.append(f"{str(when).replace('T', ' ')}:00:00,1,0,{100 + hour % 24},{hour % 30}")
+    hours = tmp_path / "hours.csv"
+    hours.write_text("\n".join(lines) + "\n")
+    options = ["--data.covariates=[air_temperature]", "--data.batch_size=1"]
+    few = [f"--trainer.limit_{stage}_batches=9" for stage in ("val", "test", "predict")]
+    done = run(*one_file(hours), *options, *few)
+    found = events(done.folder)
+    assert steps(found, "train/loss") == list(range(1000))
+    size = sum(path.stat().st_size for path in done.folder.glob("events*"))
+    assert 0 < size < 1_000_000  # the case allows 5 MB
+    assert not found.Tags()["histograms"]
+    assert panel_steps(found) == [999]
+
+
+def test_one_folder_of_events_a_run(run: Runner, tmp_path: Path) -> None:
+    """E09: a run appears as several runs, one for each curve or stage."""
+    done = run(*NINE)
+    assert (done.folder / "predictions.csv").is_file()
+    holders = {path.parent for path in (tmp_path / "runs").rglob("*tfevents*")}
+    assert holders == {done.folder}
+
+
+def test_printed_command_opens_the_runs(run: Runner, tmp_path: Path) -> None:
+    """E10: a folder's space or bracket cuts the printed command, so that pasting it fails."""
+    runs = tmp_path / "my runs [v1]"
+    done = run(*NINE, f"--runs={runs}")
+    command = next(line for line in done.text.splitlines() if "tensorboard.main" in line)
+    words = shlex.split(command)
+    assert words[-2:] == ["--logdir", str(runs)]
+    shown = subprocess.run([*words, "--inspect"], capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, shown.stderr
+    assert "train/loss" in shown.stdout
+    assert str(done.folder) in shown.stdout
+
+
+def test_panels_are_pictures(run: Runner) -> None:
+    """Checklist: the forecast panels are blank, of a wrong size, or one is drawn twice."""
+    found = events(run(*NINE, "--trainer.max_epochs=4").folder)
+    tags = found.Tags()["images"]
+    assert tags == ["val_forecasts/electricity"]
+    assert panel_steps(found) == [2, 5, 11]  # epochs 1, 2 and 4, the last one once
+    for event in found.Images(tags[0]):
+        picture = Image.open(BytesIO(event.encoded_image_string))
+        assert picture.size == (event.width, event.height) == (480, 240)
+        red, _, blue = np.asarray(picture.convert("RGB"), dtype=int).reshape(-1, 3).T
+        assert np.count_nonzero(red - blue > 150) > 50  # the forecast's orange
+        assert np.count_nonzero(red < 80) > 50  # the reading's ink
+
+
+def test_final_table_names_model_and_baselines(run: Runner) -> None:
+    """Checklist: the table at the end hides a baseline, or breaks in a terminal of 80 columns."""
+    lines = run(*NINE).text.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("test RMSLE"))
+    head, row = lines[start : start + 2]
+    for name in ("S4ConvD", *BASELINES):
+        assert f"  {name}" in head
+    label, rows, *scores = row.split()
+    assert (label, rows, len(scores)) == ("all", "9", 5)
+    assert float(scores[0]) > 0
+    assert scores[2:4] == ["-", "-"]  # 13 hours have no yesterday
+    assert max(map(len, lines[start : start + 5])) <= 80
+    assert any(line.startswith("last week: scored without 9 rows") for line in lines)
+
+
+def test_table_of_many_rows_fits_a_terminal() -> None:
+    """Checklist: large numbers run into each other, or past column 80."""
+    count = 1_234_567
+    actual = np.full(count, 1e5, dtype=np.float32)
+    names = ["S4ConvD", "persistence", "same hour yesterday", "same hour last week", "linear"]
+    meter = np.arange(count) % 5
+    text = score_table(actual, {name: np.zeros_like(actual) for name in names}, meter)
+    head, *rows = text.splitlines()
+    assert len(rows) == 6  # all, and the five meter types
+    assert {len(line) for line in (head, *rows)} == {len(head)}
+    assert len(head) <= 80
+    assert rows[0].split() == ["all", "1,234,567", *["11.5129"] * 5]

@@ -29,7 +29,7 @@ class S4ConvDModule(L.LightningModule):
         channels: H, the width.
         blocks: the depth.
         state_size: N of each filter's state-space model.
-        dropout: probability in each block.
+        dropout: probability in each block; 0.01 as published.
         lr: peak learning rate.
         weight_decay: of the matrices.
         kernel: implementation of the convolution; set with --kernel.
@@ -47,7 +47,7 @@ class S4ConvDModule(L.LightningModule):
         channels: int = 64,
         blocks: int = 2,
         state_size: int = 64,
-        dropout: float = 0.01,
+        dropout: float = 0.0,
         lr: float = 4e-3,
         weight_decay: float = 0.01,
         kernel: str = "pytorch",

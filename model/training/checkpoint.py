@@ -62,17 +62,20 @@ def adopt_checkpoint(config: Namespace, checkpoint: dict[str, Any], args: list[s
     config["data.transform"] = config["model.transform"]
 
 
+def epochs_done(checkpoint: dict[str, Any]) -> int:
+    """Whole epochs that the checkpoint has behind it."""
+    return checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
+
+
 def refuse_finished(config: Namespace, checkpoint: dict[str, Any]) -> None:
     """Resuming a run that has ended would stop at once and say nothing.
 
     Raises:
         UsageError: the checkpoint has reached this run's max_epochs or max_steps.
     """
-    epochs = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
-    steps = checkpoint["global_step"]
     for what, done, limit in (
-        ("epochs", epochs, config.trainer.max_epochs),
-        ("steps", steps, config.trainer.max_steps),
+        ("epochs", epochs_done(checkpoint), config.trainer.max_epochs),
+        ("steps", checkpoint["global_step"], config.trainer.max_steps),
     ):
         if limit is not None and 0 <= limit <= done:
             raise UsageError(

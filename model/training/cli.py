@@ -17,11 +17,17 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from cuda_ops import KERNELS, KernelUnavailableError, require_kernel
 from data.columns import DataError
 from data.gepiii import GEPIIIDataModule
+from model.training.callbacks.budget import EpochBudget
 from model.training.callbacks.hparams import HParams, flatten
 from model.training.callbacks.panels import ForecastPanels
 from model.training.callbacks.predictions import PredictionFile
 from model.training.callbacks.scores import ScoreTable
-from model.training.checkpoint import adopt_checkpoint, read_checkpoint, refuse_finished
+from model.training.checkpoint import (
+    adopt_checkpoint,
+    epochs_done,
+    read_checkpoint,
+    refuse_finished,
+)
 from model.training.errors import UsageError
 from model.training.help import SUBCOMMANDS, explain, short_help
 from model.training.logger import StepLogger
@@ -35,10 +41,11 @@ class TrainCLI(LightningCLI):
 
     def __init__(self, args: list[str]) -> None:
         self.raw_args = args
+        self.epochs_done = 0  # behind the checkpoint that is resumed
         super().__init__(
             S4ConvDModule,
             GEPIIIDataModule,
-            trainer_defaults={"max_epochs": 2, "enable_model_summary": False},
+            trainer_defaults={"enable_model_summary": False},
             seed_everything_default=1,
             save_config_kwargs={"overwrite": True},
             # An abbreviated option could not be told from a wrong one.
@@ -105,6 +112,7 @@ class TrainCLI(LightningCLI):
             adopt_checkpoint(config, checkpoint, self.raw_args)
             if subcommand == "fit":
                 refuse_finished(config, checkpoint)
+                self.epochs_done = epochs_done(checkpoint)
         elif subcommand != "fit":
             raise UsageError(
                 f"{subcommand} needs a trained model: pass --ckpt_path "
@@ -123,7 +131,7 @@ class TrainCLI(LightningCLI):
         settings = config.trainer
         if settings.logger in (None, True):
             kwargs["logger"] = StepLogger(config.runs, name="", default_hp_metric=False)
-        callbacks: list[L.Callback] = [PredictionFile(config.output), ScoreTable()]
+        callbacks = [PredictionFile(config.output), ScoreTable()]
         if settings.enable_checkpointing is not False:
             common: dict[str, Any] = {"enable_version_counter": False}
             callbacks += [
@@ -131,12 +139,10 @@ class TrainCLI(LightningCLI):
                 ModelCheckpoint(filename="last", save_on_exception=True, **common),
             ]
         if kwargs.get("logger") or settings.logger:
-            shown = {name: config[name] for name in ("kernel", "seed_everything", "model", "data")}
-            shown["trainer"] = {
-                name: settings[name]
-                for name in ("max_epochs", "max_steps", "precision", "devices", "gradient_clip_val")
-            }
-            callbacks += [HParams(flatten(Namespace(shown).as_dict())), ForecastPanels()]
+            callbacks += [HParams(self._shown_settings()), ForecastPanels()]
+        if settings.max_epochs is None and settings.max_steps == -1:
+            kwargs["max_epochs"] = 1  # until EpochBudget knows the data
+            callbacks.append(EpochBudget(config.get("ckpt_path"), self.epochs_done))
         trainer = self.config_init[self.subcommand].trainer
         trainer.callbacks = [*(trainer.callbacks or []), *callbacks]
         try:
@@ -145,6 +151,14 @@ class TrainCLI(LightningCLI):
             elsewhere = settings.accelerator in ("auto", "cpu")
             hint = "" if elsewhere else " --trainer.accelerator cpu works everywhere."
             raise UsageError(f"--trainer: {error}{hint}") from error
+
+    def _shown_settings(self) -> dict[str, bool | int | float | str]:
+        """What the HPARAMS tab shows: the same names in every run."""
+        config = self.config[self.subcommand]
+        shown = {name: config[name] for name in ("kernel", "seed_everything", "model", "data")}
+        of_the_trainer = ("max_epochs", "max_steps", "precision", "devices", "gradient_clip_val")
+        shown["trainer"] = {name: config.trainer[name] for name in of_the_trainer}
+        return flatten(Namespace(shown).as_dict())
 
     def before_fit(self) -> None:
         """Say what runs."""
@@ -225,7 +239,7 @@ class _LessNoise(logging.Filter):
 def main(args: list[str] | None = None) -> TrainCLI:
     """Run the command line; a user's mistake ends in one message and exit code 2."""
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_LessNoise())
-    for message in (".*LeafSpec.*", "The dirpath has changed", ".*skip_none parameter"):
+    for message in (".*LeafSpec.*", "The dirpath has changed"):
         warnings.filterwarnings("ignore", message=message)  # Lightning's talk with itself
     args = list(sys.argv[1:] if args is None else args)
     if not args or (args[0].startswith("-") and args[0] not in ("-h", "--help")):

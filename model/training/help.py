@@ -37,7 +37,7 @@ OWN_WORDS = {
     "ckpt_path": "a checkpoint to resume, validate, test or predict from",
     "seed_everything": "the random seed",
     "trainer.accelerator": "auto, cpu or gpu",
-    "trainer.max_epochs": "passes over the training windows",
+    "trainer.max_epochs": "passes over the training windows [for 1,000 steps]",
 }
 
 

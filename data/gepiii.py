@@ -124,7 +124,11 @@ class GEPIIIDataModule(L.LightningDataModule):
         """Generate the stand-in data, where no file was named and they are not there yet."""
         if self._is_synthetic and not self._synthetic_root.is_dir():
             rank_zero_info("no data were named: generating the stand-in, once")
-            synthetic.write(self._synthetic_root)
+            try:
+                synthetic.write(self._synthetic_root)
+            except OSError:
+                if not self._synthetic_root.is_dir():  # else another process was first
+                    raise
 
     @property
     def _is_synthetic(self) -> bool:

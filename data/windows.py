@@ -151,7 +151,7 @@ class WindowLoader:
     def _share(self) -> torch.Tensor:
         """This process's windows, in this epoch's order."""
         if not self.shuffle:
-            return self.cell[self.rank :: self.world]
+            return self.cell[self.rank :: self.world].contiguous()
         generator = torch.Generator(self.cell.device)
         generator.manual_seed((self.seed * 1_000_003 + self.epoch) % 2**63)
         order = torch.randperm(self.cell.numel(), generator=generator, device=self.cell.device)

@@ -1,6 +1,6 @@
 """S4ConvD between the user's units: what goes in and comes out is kWh, degrees and hours."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -8,7 +8,6 @@ from torch import nn
 from model.calendar import CALENDAR_FEATURES, calendar_features
 from model.losses import signed_log1p
 from model.s4convd import S4ConvD
-from model.ssm import Init
 
 Transform = Literal["log1p", "none"]
 
@@ -25,7 +24,7 @@ class Forecaster(nn.Module):
             and forecasts the difference to it, so that large and small buildings look alike.
         calendar: the network is told the hour, weekday and season of the hour after each step; at
             the last step that is the predicted hour.
-        network: `S4ConvD`'s other arguments.
+        network: the other arguments of `S4ConvD`.
     """
 
     fitted: torch.Tensor
@@ -41,13 +40,7 @@ class Forecaster(nn.Module):
         transform: Transform = "log1p",
         relative: bool = True,
         calendar: bool = True,
-        channels: int = 128,
-        blocks: int = 4,
-        state_size: int = 64,
-        dropout: float = 0.01,
-        init: Init = "s4d_lin",
-        norm: bool = True,
-        kernel: str = "pytorch",
+        **network: Any,
     ) -> None:
         super().__init__()
         self.covariates = list(covariates)
@@ -55,7 +48,7 @@ class Forecaster(nn.Module):
         self.relative = relative
         self.calendar = calendar
         features = 1 + len(covariates) + relative + CALENDAR_FEATURES * calendar
-        self.network = S4ConvD(features, channels, blocks, state_size, dropout, init, norm, kernel)
+        self.network = S4ConvD(features, **network)
         self.register_buffer("fitted", torch.tensor(False))
         self.register_buffer("reading_mean", torch.zeros(()))
         self.register_buffer("reading_std", torch.ones(()))

@@ -62,28 +62,6 @@ def adopt_checkpoint(config: Namespace, checkpoint: dict[str, Any], args: list[s
     config["data.transform"] = config["model.transform"]
 
 
-def epochs_done(checkpoint: dict[str, Any]) -> int:
-    """Whole epochs that the checkpoint has behind it."""
-    return checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
-
-
-def refuse_finished(config: Namespace, checkpoint: dict[str, Any]) -> None:
-    """Resuming a run that has ended would stop at once and say nothing.
-
-    Raises:
-        UsageError: the checkpoint has reached this run's max_epochs or max_steps.
-    """
-    for what, done, limit in (
-        ("epochs", epochs_done(checkpoint), config.trainer.max_epochs),
-        ("steps", checkpoint["global_step"], config.trainer.max_steps),
-    ):
-        if limit is not None and 0 <= limit <= done:
-            raise UsageError(
-                f"{config.ckpt_path} has finished its {done} {what}; to train on, pass "
-                f"--trainer.max_{what} {done + 1} or more"
-            )
-
-
 def command_line_options(args: list[str]) -> set[str]:
     """The options given on the command line, as dotted names."""
     return {arg[2:].split("=")[0].rstrip("+") for arg in args if arg.startswith("--")}

@@ -1,6 +1,7 @@
 """The command line: Lightning's, with a short help, short errors and a clear word at the end."""
 
 import logging
+import math
 import shlex
 import sys
 import warnings
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import torch.distributed as dist
 from jsonargparse import ArgumentError, Namespace
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
@@ -17,17 +19,15 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from cuda_ops import KERNELS, KernelUnavailableError, require_kernel
 from data.columns import DataError
 from data.gepiii import GEPIIIDataModule
-from model.training.callbacks.budget import EpochBudget
 from model.training.callbacks.hparams import HParams, flatten
 from model.training.callbacks.panels import ForecastPanels
 from model.training.callbacks.predictions import PredictionFile
 from model.training.callbacks.scores import ScoreTable
 from model.training.checkpoint import (
     adopt_checkpoint,
-    epochs_done,
     read_checkpoint,
-    refuse_finished,
 )
+from model.training.epochs import choose_epochs, epochs_done, refuse_finished
 from model.training.errors import UsageError
 from model.training.help import SUBCOMMANDS, explain, short_help
 from model.training.logger import StepLogger
@@ -111,8 +111,10 @@ class TrainCLI(LightningCLI):
             checkpoint = read_checkpoint(Path(path))
             adopt_checkpoint(config, checkpoint, self.raw_args)
             if subcommand == "fit":
-                refuse_finished(config, checkpoint)
                 self.epochs_done = epochs_done(checkpoint)
+                steps = checkpoint["global_step"]
+                refuse_finished(path, config.trainer.max_epochs, "epochs", self.epochs_done)
+                refuse_finished(path, config.trainer.max_steps, "steps", steps)
         elif subcommand != "fit":
             raise UsageError(
                 f"{subcommand} needs a trained model: pass --ckpt_path "
@@ -140,9 +142,8 @@ class TrainCLI(LightningCLI):
             ]
         if kwargs.get("logger") or settings.logger:
             callbacks += [HParams(self._shown_settings()), ForecastPanels()]
-        if settings.max_epochs is None and settings.max_steps == -1:
-            kwargs["max_epochs"] = 1  # until EpochBudget knows the data
-            callbacks.append(EpochBudget(config.get("ckpt_path"), self.epochs_done))
+        if self._chooses_epochs:
+            kwargs["max_epochs"] = 1  # until the data are known
         trainer = self.config_init[self.subcommand].trainer
         trainer.callbacks = [*(trainer.callbacks or []), *callbacks]
         try:
@@ -160,18 +161,28 @@ class TrainCLI(LightningCLI):
         shown["trainer"] = {name: config.trainer[name] for name in of_the_trainer}
         return flatten(Namespace(shown).as_dict())
 
+    @property
+    def _chooses_epochs(self) -> bool:
+        settings = self.config[self.subcommand].trainer
+        return settings.max_epochs is None and settings.max_steps == -1
+
     def before_fit(self) -> None:
-        """Say what runs."""
-        self._announce()
-
-    before_validate = before_test = before_predict = before_fit
-
-    def _announce(self) -> None:
+        """Say what runs, and read the data ahead: a refused run leaves no folder behind."""
         size = sum(parameter.numel() for parameter in self.model.parameters())
         device = self.trainer.strategy.root_device
         rank_zero_info(
             f"model: S4ConvD, {size:,} parameters; kernel: {self.model.kernel} on {device}"
         )
+        self.datamodule.prepare_data()
+        self.datamodule.setup(self.subcommand)
+        if self.subcommand == "fit" and self._chooses_epochs:
+            share = self.datamodule.batch_size * self.trainer.world_size
+            batches = math.ceil(len(self.datamodule.windows["train"]) / share)
+            epochs = choose_epochs(batches)
+            refuse_finished(self.config.fit.ckpt_path, epochs, "epochs", self.epochs_done)
+            self.trainer.fit_loop.max_epochs = epochs
+
+    before_validate = before_test = before_predict = before_fit
 
     def after_fit(self) -> None:
         """Score the best checkpoint beside the baselines, write its forecasts, say what is next."""
@@ -249,3 +260,6 @@ def main(args: list[str] | None = None) -> TrainCLI:
     except (DataError, KernelUnavailableError, UsageError) as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(2)
+    finally:
+        if dist.is_available() and dist.is_initialized():
+            dist.destroy_process_group()  # left to the interpreter's end, it may abort

@@ -10,7 +10,7 @@ from model.optim import MAX_SSM_RATE, parameter_groups, warmup_cosine
 
 
 def test_groups_hold_every_parameter_once() -> None:
-    model = Forecaster(["a"], channels=8, blocks=2)
+    model = Forecaster(["a"], channels=8, blocks=2, norm=True)
     groups = parameter_groups(model, lr=0.1, weight_decay=0.05)
     ids = [id(p) for group in groups for p in group["params"]]
     assert sorted(ids) == sorted(id(p) for p in model.parameters())

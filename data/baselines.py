@@ -18,7 +18,7 @@ def naive_forecasts(windows: Windows) -> dict[str, np.ndarray]:
     """
     series = windows.series
     target = windows.cell + windows.length
-    start = series.offset[np.searchsorted(series.offset, windows.cell, side="right") - 1]
+    start = series.offset[series.series_of(windows.cell)]
     forecasts = {}
     for name, back in NAIVE.items():
         cell = target - back
@@ -56,8 +56,7 @@ def _linear_inputs(windows: Windows) -> tuple[np.ndarray, np.ndarray]:
     rows = np.lib.stride_tricks.sliding_window_view(series.reading, length)[windows.cell]
     logs = np.log1p(_clip(rows))
     level = logs[:, -1]
-    of_window = np.searchsorted(series.offset, windows.cell, side="right") - 1
-    hour = windows.cell + length + (series.first_hour - series.offset[:-1])[of_window]
+    hour = series.hour_of(windows.cell) + length
     turns = [2 * np.pi * n * hour / period for period, top in HARMONICS for n in range(1, top + 1)]
     calendar = [wave(turn) for turn in turns for wave in (np.sin, np.cos)]
     inputs = np.column_stack([logs - level[:, None], *calendar, np.ones(len(windows))])

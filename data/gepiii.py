@@ -287,7 +287,7 @@ class GEPIIIDataModule(L.LightningDataModule):
         if self.fraction == 1:
             return
         train = self.windows["train"]
-        owner = np.searchsorted(train.series.offset, train.cell, side="right") - 1
+        owner = train.series.series_of(train.cell)
         owners = np.unique(owner)
         kept = np.random.default_rng(torch.initial_seed()).permutation(owners)
         kept = kept[: max(1, round(self.fraction * owners.size))]

@@ -38,6 +38,14 @@ class SeriesSet:
         """(S,) hours of each series."""
         return np.diff(self.offset)
 
+    def series_of(self, cell: np.ndarray) -> np.ndarray:
+        """The series of each of some cells, (n,)."""
+        return np.searchsorted(self.offset, cell, side="right") - 1
+
+    def hour_of(self, cell: np.ndarray) -> np.ndarray:
+        """The hour of each of some cells, (n,) int64."""
+        return cell + (self.first_hour - self.offset[:-1])[self.series_of(cell)]
+
     def cell_series(self) -> np.ndarray:
         """(N,) the series of each cell."""
         return np.repeat(np.arange(len(self)), self.length)

@@ -19,7 +19,7 @@ HOURS = 168
 def choose_series(windows: Windows) -> np.ndarray:
     """At most `PANELS` series that have windows, every meter type among them, in a fixed order."""
     series = windows.series
-    owners = np.unique(np.searchsorted(series.offset, windows.cell, side="right") - 1)
+    owners = np.unique(series.series_of(windows.cell))
     # The first series of each type come first, then the second ones, and so on.
     rank = np.zeros(owners.size, dtype=np.int64)
     for code in np.unique(series.meter[owners]):

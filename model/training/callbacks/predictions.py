@@ -18,8 +18,8 @@ from model.training.callbacks.rows import RowCollector
 def prediction_table(windows: Windows, cell: np.ndarray, forecast: np.ndarray) -> pa.Table:
     """building_id, meter, timestamp (local, as in the input) and prediction (the user's units)."""
     series = windows.series
-    owner = np.searchsorted(series.offset, cell, side="right") - 1
-    hour = cell + windows.length + (series.first_hour - series.offset[:-1])[owner]
+    owner = series.series_of(cell)
+    hour = series.hour_of(cell) + windows.length
     return pa.table(
         {
             BUILDING: pa.array(series.building[owner]),

@@ -70,7 +70,7 @@ class ScoreTable(L.Callback):
         scored = np.isin(windows.cell, cell)  # all, unless --trainer.limit_test_batches
         series = windows.series
         actual = series.reading[cell + windows.length]
-        meter = series.meter[np.searchsorted(series.offset, cell, side="right") - 1]
+        meter = series.meter[series.series_of(cell)]
         forecasts = {"S4ConvD": forecast}
         forecasts |= {name: values[scored] for name, values in baselines.items()}
         self.scores = {name: rmsle(values, actual) for name, values in forecasts.items()}

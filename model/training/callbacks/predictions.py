@@ -66,4 +66,4 @@ class PredictionFile(L.Callback):
             pq.write_table(table, path)
         else:
             pacsv.write_csv(table, path)
-        rank_zero_info(f"predictions: {table.num_rows:,} rows in {path}")
+        rank_zero_info(f"\npredictions: {table.num_rows:,} rows in {path}")  # below the bar

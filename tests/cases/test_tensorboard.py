@@ -26,7 +26,7 @@ NINE = [*one_file(INPUTS / "B04_nine_windows.csv"), "--data.covariates=[air_temp
 OTHER = [
     "--model.lr=0.02",
     "--model.norm=false",
-    "--model.dropout=0",
+    "--model.dropout=0.2",
     "--seed_everything=7",
     "--data.utc_offset={0: 5}",
     "--data.meters=[0]",

@@ -1,0 +1,60 @@
+"""Every shipped configuration runs, on the data that it is for where they are at hand."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from data import synthetic
+from data.baselines import naive_forecasts
+from model.training.callbacks.scores import rmsle
+
+ROOT = Path(__file__).parents[1]
+CAMBRIDGE = ROOT.parent / "shared" / "data" / "cambridge2019"
+SHORT = (
+    "--trainer.max_steps=2",
+    "--trainer.limit_val_batches=1",
+    "--trainer.limit_test_batches=1",
+    "--trainer.limit_predict_batches=1",
+    "--data.window=48",
+)
+
+
+@pytest.fixture(scope="module")
+def contest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("contest") / "files"
+    synthetic.write(root, buildings=4, sites=2)
+    return root
+
+
+def test_each_configuration_names_its_reason() -> None:
+    for path in (ROOT / "configs").glob("*.yaml"):
+        assert path.read_text().startswith("#"), path
+
+
+def test_gepiii(run, contest) -> None:
+    r = run("--config", ROOT / "configs" / "gepiii.yaml", "--data.root", contest, *SHORT)
+    assert r.code == 0, r.text
+    assert "electricity of buildings 0-104 before 2016-05-20 18:00" in r.text
+    assert "from kBTU to kWh" in r.text
+    windows = r.data.windows["test"]
+    last = windows.series.hour_of(windows.cell).max() + 48
+    assert np.datetime64(int(last), "h") == np.datetime64("2016-12-31T23")
+    saved = yaml.safe_load((r.folder / "config.yaml").read_text())
+    assert saved["data"]["rules"] == "gepiii"
+
+
+@pytest.mark.skipif(not CAMBRIDGE.is_dir(), reason="the Cambridge files are not at hand")
+def test_cambridge(run) -> None:
+    """The protocol's window counts and the published scores of the naive forecasts."""
+    r = run("--config", ROOT / "configs" / "cambridge.yaml", "--data.root", CAMBRIDGE, *SHORT)
+    assert r.code == 0, r.text
+    counts = [len(r.data.windows[split]) for split in ("train", "val", "test")]
+    assert counts == [231_563, 67_968, 100_331]
+    windows = r.data.windows["test"]
+    actual = windows.series.reading[windows.cell + 48]
+    scores = {name: rmsle(f, actual) for name, f in naive_forecasts(windows).items()}
+    assert scores["persistence"] == pytest.approx(0.203, abs=5e-4)
+    assert scores["same hour yesterday"] == pytest.approx(0.407, abs=5e-4)
+    assert scores["same hour last week"] == pytest.approx(0.378, abs=5e-4)

@@ -14,9 +14,9 @@ ROOT = Path(__file__).parents[1]
 CAMBRIDGE = ROOT.parent / "shared" / "data" / "cambridge2019"
 SHORT = (
     "--trainer.max_steps=2",
-    "--trainer.limit_val_batches=1",
-    "--trainer.limit_test_batches=1",
-    "--trainer.limit_predict_batches=1",
+    "--trainer.limit_val_batches=2",
+    "--trainer.limit_test_batches=2",
+    "--trainer.limit_predict_batches=2",
     "--data.window=48",
 )
 

@@ -190,16 +190,14 @@ class GEPIIIDataModule(L.LightningDataModule):
     # -- splits --------------------------------------------------------------------------------
 
     def setup(self, stage: str) -> None:
-        """Read the files and find the windows of every split, at the first call."""
-        if stage == "predict" and self.predict_path is not None:
-            series = self._load(self.predict_path)
-            self.windows["predict"] = self._predict_windows(
-                Part(series, series.span(), self.predict_path)
-            )
-            return
+        """Read the files and find the windows of every split, at the first call.
+
+        Args:
+            stage: fit, validate, test or predict; a file to predict is all that predict needs.
+        """
         if self.windows:
             return
-        parts = self._parts()
+        parts = {} if stage == "predict" and self.predict_path else self._parts()
         for split, part in parts.items():
             self._refuse_short(part)
             self.windows[split] = find_windows(part.series, self.window, *part.reach)
@@ -207,8 +205,13 @@ class GEPIIIDataModule(L.LightningDataModule):
         if "train" in parts:
             self._fit_scaling(parts["train"])
             self._thin_training()
-        self._describe(next(iter(parts.values())).series)
-        if "test" in parts:
+        if parts:
+            self._describe(next(iter(parts.values())).series)
+        if self.predict_path is not None:
+            series = self._load(self.predict_path)
+            to_predict = Part(series, series.span(), self.predict_path)
+            self.windows["predict"] = self._predict_windows(to_predict)
+        elif "test" in parts:
             self.windows["predict"] = self._predict_windows(parts["test"])
 
     def _parts(self) -> dict[str, Part]:

@@ -23,10 +23,7 @@ from model.training.callbacks.hparams import HParams, flatten
 from model.training.callbacks.panels import ForecastPanels
 from model.training.callbacks.predictions import PredictionFile
 from model.training.callbacks.scores import ScoreTable
-from model.training.checkpoint import (
-    adopt_checkpoint,
-    read_checkpoint,
-)
+from model.training.checkpoint import adopt_checkpoint, read_checkpoint
 from model.training.epochs import choose_epochs, epochs_done, refuse_finished
 from model.training.errors import UsageError
 from model.training.help import SUBCOMMANDS, explain, short_help
@@ -192,17 +189,13 @@ class TrainCLI(LightningCLI):
         best = self.best_checkpoint()
         score = trainer.checkpoint_callback.best_model_score if best else None
         if score is not None:
-            rank_zero_info(f"best: validation RMSLE {score:.4f}, {best}")
+            rank_zero_info(f"\nbest: validation RMSLE {score:.4f}, {best}")  # below the bar
+        given: dict[str, Any] = {"model": self.model, "datamodule": self.datamodule}
         if "test" in self.datamodule.windows:
-            self.trainer.test(self.model, self.datamodule, ckpt_path=best, verbose=False)
-            self.trainer.predict(
-                self.model, self.datamodule, ckpt_path=best, return_predictions=False
-            )
+            self.test(ckpt_path=best, **given)
+        if "predict" in self.datamodule.windows:
+            self.predict(ckpt_path=best, **given)
         rank_zero_info(next_commands(Path(self.config.fit.runs), self.trainer.log_dir, best))
-
-    def validate(self, **kwargs: Any) -> None:
-        """Lightning's, with the checkpoint's path."""
-        self.trainer.validate(**kwargs)
 
     def test(self, **kwargs: Any) -> None:
         """Lightning's; the table says more than its own."""

@@ -98,7 +98,8 @@ class Clock:
     @classmethod
     def of(cls, start: str, hours: int) -> Clock:
         """Builds the clock of `hours` hours from `start`."""
-        stamps = (np.datetime64(start, "h") + np.arange(hours)).astype("datetime64[s]")
+        first = np.datetime64(start, "h")
+        stamps = (first + np.arange(hours).astype("timedelta64[h]")).astype("datetime64[s]")
         days = stamps.astype("datetime64[D]")
         number = days.astype(np.int64)
         hour = (stamps - days).astype(np.int64) // 3600

@@ -43,7 +43,10 @@ def rows(
 ) -> list[str]:
     """Lines of a meter file, an hour each."""
     first = np.datetime64(start.replace(" ", "T"), "h")
-    stamps = [str(first + n).replace("T", " ") + ":00:00" for n in range(len(readings))]
+    stamps = [
+        str(first + np.timedelta64(n, "h")).replace("T", " ") + ":00:00"
+        for n in range(len(readings))
+    ]
     return [
         f"{stamp},{building},0,{reading},{air}"
         for stamp, reading in zip(stamps, readings, strict=True)

@@ -215,7 +215,7 @@ def test_event_files_stay_small(run: Runner, tmp_path: Path) -> None:
     """E07: histograms, graphs or pictures of every step make event files of gigabytes."""
     lines = ["timestamp,building_id,meter,meter_reading,air_temperature"]
     for hour in range(1004):  # 1,000 windows of 4 hours and a target
-        when = np.datetime64("2016-01-01T00") + hour
+        when = np.datetime64("2016-01-01T00") + np.timedelta64(hour, "h")
         lines.append(f"{str(when).replace('T', ' ')}:00:00,1,0,{100 + hour % 24},{hour % 30}")
     hours = tmp_path / "hours.csv"
     hours.write_text("\n".join(lines) + "\n")

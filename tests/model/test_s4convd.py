@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from model.block import S4ConvDBlock
 from model.s4convd import S4ConvD, load_published
 
 FEATURES, H, HALF, BLOCKS, L = 4, 16, 6, 3, 48
@@ -80,6 +81,20 @@ def test_what_is_not_published_weights_is_refused_by_name() -> None:
         load_published(state)
     with pytest.raises(ValueError, match=r"encoder\.weight"):
         load_published({"weight": torch.zeros(1)})
+
+
+def test_the_residual_goes_around_the_norm() -> None:
+    block = S4ConvDBlock(H, norm=True).eval()
+    torch.nn.init.zeros_(block.output_linear[0].weight)
+    torch.nn.init.zeros_(block.output_linear[0].bias)
+    u = 3 + 2 * torch.randn(4, H, L)
+    assert torch.equal(block(u), u)
+
+
+def test_norm_makes_the_branch_blind_to_scale() -> None:
+    block = S4ConvDBlock(H, norm=True).eval()
+    u = torch.randn(4, H, L)
+    torch.testing.assert_close(block(10 * u) - 10 * u, block(u) - u, rtol=1e-3, atol=1e-3)
 
 
 def test_a_forecast_sees_no_other_window() -> None:

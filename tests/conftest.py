@@ -44,8 +44,27 @@ class Run:
         return Path(self.cli.trainer.log_dir)
 
     @property
+    def last(self) -> Path:
+        return self.folder / "checkpoints" / "last.ckpt"
+
+    @property
     def best(self) -> str:
         return str(self.folder / "checkpoints" / "best.ckpt")
+
+
+def load_checkpoint(path: Path | str) -> dict[str, Any]:
+    """A checkpoint as any machine may load it."""
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def assert_refused(run: Run, *told: object) -> None:
+    """A mistake ends with code 2 and at most three lines that hold `told`."""
+    assert run.code == 2, run.text
+    message = run.text[run.text.index("error: ") :].strip()
+    assert len(message.splitlines()) <= 3
+    assert "Traceback" not in run.text
+    assert "best: " not in run.text  # nothing was trained
+    assert [str(part) for part in told if str(part) not in message] == []
 
 
 def one_file(path: Path) -> list[str]:

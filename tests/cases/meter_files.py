@@ -76,16 +76,6 @@ def losses_are_finite(r: Run) -> bool:
     )
 
 
-def complaint(r: Run, *words: object) -> None:
-    """A refused run says one short message, which holds all `words`."""
-    assert r.code == 2
-    assert "Traceback" not in r.text
-    message = r.text.partition("error: ")[2].strip()
-    assert 1 <= len(message.splitlines()) <= 3
-    assert [str(word) for word in words if str(word) not in message] == []
-    assert "epoch" not in r.text  # nothing was trained
-
-
 def same_data(left: Run, right: Run) -> bool:
     """Equal series, windows and forecasts, to the last bit."""
     a, b = left.data.windows["train"], right.data.windows["train"]

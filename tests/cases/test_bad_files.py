@@ -13,11 +13,10 @@ from tests.cases.meter_files import (
     SIX,
     RunTrain,
     batches,
-    complaint,
     rows,
     write,
 )
-from tests.conftest import INPUTS, one_file
+from tests.conftest import INPUTS, assert_refused, one_file
 
 WHOLE_HOURS = "write whole hours of local time"
 
@@ -49,7 +48,7 @@ def test_checklist_44_bad_cells_are_refused_by_name(
     path = tmp_path / "mine.csv"
     assert old in GOOD
     path.write_text(GOOD.replace(old, new))
-    complaint(run(*one_file(path), *AIR), path, *words)
+    assert_refused(run(*one_file(path), *AIR), path, *words)
 
 
 @pytest.mark.parametrize("name", ["x.csv.gz", "cut.csv.gz", "x.parquet"])
@@ -59,7 +58,7 @@ def test_checklist_45_a_broken_file_is_refused_by_name(
     """Checklist 45: a half-downloaded file ended in a traceback of the unpacker."""
     path = tmp_path / name
     path.write_bytes(gzip.compress(GOOD.encode())[:-12] if name[:3] == "cut" else GOOD.encode())
-    complaint(run(*one_file(path)), path, "cannot be read", "mend or replace")
+    assert_refused(run(*one_file(path)), path, "cannot be read", "mend or replace")
 
 
 def test_checklist_45_header_names_may_stand_in_blanks_and_quotes(
@@ -79,7 +78,7 @@ def test_checklist_44_weather_cells_are_refused_by_name(run: RunTrain, tmp_path:
     text = (INPUTS / "A04_weather_train.csv").read_text()
     weather.write_text(text.replace(",28.00,", ",hot,"))
     r = run(*one_file(INPUTS / "A04_train.csv"), *A04, "--data.weather_path", weather)
-    complaint(r, weather, "column air_temperature, line 24", "'hot'", "write a number")
+    assert_refused(r, weather, "column air_temperature, line 24", "'hot'", "write a number")
 
 
 def autumn(path: Path) -> Path:
@@ -93,7 +92,7 @@ def test_checklist_44_the_repeated_hour_of_daylight_saving_is_refused(
 ) -> None:
     """Checklist 44: one of the two readings of the repeated hour won by chance."""
     path = autumn(tmp_path / "x.csv")
-    complaint(
+    assert_refused(
         run(*one_file(path)),
         *(path, "line 3 and line 4", "building 1", "2016-11-06 01:00", "11 and 20"),
         "--data.duplicates first, last or mean",

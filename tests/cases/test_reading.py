@@ -15,7 +15,6 @@ from tests.cases.meter_files import (
     SIX,
     RunTrain,
     batches,
-    complaint,
     losses_are_finite,
     predictions,
     rows,
@@ -23,7 +22,7 @@ from tests.cases.meter_files import (
     scores,
     write,
 )
-from tests.conftest import INPUTS, one_file
+from tests.conftest import INPUTS, assert_refused, one_file
 
 
 def test_a01_excel_bom_and_crlf_load_like_the_plain_file(run: RunTrain) -> None:
@@ -244,7 +243,7 @@ def test_a21_unsupported_types_are_named(
 ) -> None:
     """A21: an unsupported type ended in a traceback far away."""
     path = parquet(tmp_path / "x.parquet", **{column: values})
-    complaint(run(*one_file(path)), path, f"column {column}", shown)
+    assert_refused(run(*one_file(path)), path, f"column {column}", shown)
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
@@ -307,7 +306,7 @@ def test_x02_a_building_without_metadata_is_refused(run: RunTrain, tmp_path: Pat
     """X02: without its site nobody knows a building's weather."""
     path = write(tmp_path / "x.csv", rows(SIX, building=77))
     r = run(*one_file(path), *A04)
-    complaint(r, INPUTS / "A04_building_metadata.csv", "no row for building 77", path)
+    assert_refused(r, INPUTS / "A04_building_metadata.csv", "no row for building 77", path)
 
 
 def test_x03_blank_metadata_loses_no_row(run: RunTrain, tmp_path: Path) -> None:

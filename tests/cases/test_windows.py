@@ -17,14 +17,13 @@ from tests.cases.meter_files import (
     SIX,
     RunTrain,
     batches,
-    complaint,
     hours,
     predictions,
     rows,
     same_data,
     write,
 )
-from tests.conftest import INPUTS, one_file
+from tests.conftest import INPUTS, assert_refused, one_file
 
 
 def test_a05_row_order_does_not_matter(run: RunTrain) -> None:
@@ -46,7 +45,7 @@ def test_a06_an_identical_duplicate_is_dropped(run: RunTrain) -> None:
 def test_a06_contradicting_duplicates_are_refused(run: RunTrain) -> None:
     """A06: of two readings for one hour a random one won."""
     path = INPUTS / "A06_dup_conflict.csv"
-    complaint(
+    assert_refused(
         run(*one_file(path)),
         *(path, "line 4 and line 5", "building 1", "meter 0", "2016-01-01 02:00", "12 and 99"),
         "--data.duplicates",
@@ -112,7 +111,7 @@ def test_a10_the_last_complete_window_is_there(run: RunTrain, length: int, count
 def test_a11_a_series_that_is_too_short_is_refused(run: RunTrain) -> None:
     """A11: fewer rows than a window ended in `__len__() should return >= 0`."""
     path = INPUTS / "A11_too_short_4rows.csv"
-    complaint(run(*one_file(path)), path, "rows=4", "needed=5", "building 1, electricity")
+    assert_refused(run(*one_file(path)), path, "rows=4", "needed=5", "building 1, electricity")
 
 
 def test_a11_a_short_series_beside_long_ones_is_skipped(run: RunTrain, tmp_path: Path) -> None:
@@ -143,7 +142,7 @@ def test_a12_an_empty_split_is_named(
         "A05_sorted.csv": "from 2016-01-01 00:00 to 2016-01-01 05:00",
         "A22_year_end.csv": "from 2016-12-30 20:00 to 2016-12-31 23:00",
     }
-    complaint(r, f"split {split}", f"the data run {span[file]}", "--data.val_end")
+    assert_refused(r, f"split {split}", f"the data run {span[file]}", "--data.val_end")
 
 
 def ten_buildings(path: Path) -> Path:
@@ -271,4 +270,4 @@ def test_checklist_46_the_future_target_is_not_needed(run: RunTrain, tmp_path: P
     assert [str(stamp) for stamp in ahead["timestamp"]] == ["2016-01-01 04:00:00"]
     assert ahead == known
     assert np.isfinite(ahead["prediction"]).all()
-    complaint(run(*command, four), four, "rows=4", "needed=5")
+    assert_refused(run(*command, four), four, "rows=4", "needed=5")

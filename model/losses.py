@@ -16,11 +16,12 @@ def signed_log1p(reading: torch.Tensor) -> torch.Tensor:
     return torch.log1p(F.relu(reading)) - F.relu(-reading)
 
 
-def root_mean_square(error: torch.Tensor) -> torch.Tensor:
-    """sqrt(mean(error^2)), finite in value and gradient at error = 0."""
+def rmsle(log_prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Root mean squared logarithmic error, finite in value and gradient also where it is 0.
+
+    Args:
+        log_prediction: log(1 + prediction), any shape.
+        target: readings in the user's units, the same shape.
+    """
+    error = log_prediction - signed_log1p(target)
     return torch.sqrt(error.square().mean() + EPSILON)
-
-
-def rmsle(prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Root mean squared logarithmic error of readings in the user's units, any shape."""
-    return root_mean_square(signed_log1p(prediction) - signed_log1p(target))

@@ -231,18 +231,17 @@ def _short_path(path: Path) -> str:
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
-class _LessNoise(logging.Filter):
+NOISE = ("Tip:", "TPU available", "Loading `", "Restoring states", "Loaded model weights")
+
+
+def _no_noise(record: logging.LogRecord) -> bool:
     """Leaves out what Lightning says of itself: tips, other hardware, each checkpoint it reads."""
-
-    NOISE = ("Tip:", "TPU available", "Loading `", "Restoring states", "Loaded model weights")
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return not any(phrase in record.getMessage() for phrase in self.NOISE)
+    return not any(phrase in record.getMessage() for phrase in NOISE)
 
 
 def main(args: list[str] | None = None) -> TrainCLI:
     """Run the command line; a user's mistake ends in one message and exit code 2."""
-    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_LessNoise())
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_no_noise)
     for message in (".*LeafSpec.*", "The dirpath has changed"):
         warnings.filterwarnings("ignore", message=message)  # Lightning's talk with itself
     args = list(sys.argv[1:] if args is None else args)

@@ -6,7 +6,7 @@ import lightning as L
 import torch
 
 from model.forecaster import Forecaster
-from model.losses import root_mean_square, signed_log1p
+from model.losses import rmsle
 from model.optim import group_rates, parameter_groups, warmup_cosine
 from model.training.errors import UsageError
 from model.training.metrics import score_metrics
@@ -97,8 +97,7 @@ class S4ConvDModule(L.LightningModule):
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         """RMSLE of one batch."""
         forecast = self.forecaster(batch.reading, batch.covariates, batch.hour)
-        error = self.forecaster.to_log1p(forecast) - signed_log1p(batch.target)
-        loss = root_mean_square(error)
+        loss = rmsle(self.forecaster.to_log1p(forecast), batch.target)
         self.log("train/loss", loss, prog_bar=True)
         self.log("train/lr", self.optimizers().param_groups[0]["lr"])  # type: ignore[union-attr]
         return loss

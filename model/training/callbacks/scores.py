@@ -45,7 +45,6 @@ class ScoreTable(L.Callback):
 
     def __init__(self) -> None:
         self.rows = RowCollector()
-        self.scores: dict[str, float] = {}  # name -> RMSLE over all test rows
 
     def on_test_batch_end(
         self,
@@ -73,7 +72,6 @@ class ScoreTable(L.Callback):
         meter = series.meter[series.series_of(cell)]
         forecasts = {"S4ConvD": forecast}
         forecasts |= {name: values[scored] for name, values in baselines.items()}
-        self.scores = {name: rmsle(values, actual) for name, values in forecasts.items()}
         rank_zero_info("\n" + score_table(actual, forecasts, meter))
         for name, values in forecasts.items():
             without = int(np.isnan(values).sum())

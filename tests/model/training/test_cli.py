@@ -7,6 +7,9 @@ import pytest
 import torch
 import yaml
 
+from data.gepiii import GEPIIIDataModule
+from data.series import SeriesSet
+from data.windows import DeviceSeries
 from model.training.help import SUBCOMMANDS, TOP_OPTIONS
 from model.training.module import S4ConvDModule
 from tests.conftest import INPUTS, Run, assert_refused, load_checkpoint, one_file
@@ -156,3 +159,20 @@ def test_checkpoint_names_are_those_of_the_plain_model(
     assert not any("_orig_mod" in name for name in names)
     monkeypatch.undo()
     assert run("test", *NINE, "--ckpt_path", done.best).code == 0
+
+
+def test_tensors_are_made_once_the_device_is_known(
+    run: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The data are read before the trainer has them: what goes to a device must wait for it."""
+    known: list[bool] = []
+    make = GEPIIIDataModule.device_series
+
+    def watched(data: GEPIIIDataModule, series: SeriesSet) -> DeviceSeries:
+        known.append(data.trainer is not None)
+        return make(data, series)
+
+    monkeypatch.setattr(GEPIIIDataModule, "device_series", watched)
+    assert run(*NINE).code == 0
+    assert len(known) >= 4  # training, validation, test and prediction
+    assert all(known)

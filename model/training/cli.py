@@ -31,6 +31,7 @@ from model.training.logger import StepLogger
 from model.training.module import S4ConvDModule
 
 ROOT = Path(__file__).parents[2]
+NOISE = ("Tip:", "TPU available", "Loading `", "Restoring states", "Loaded model weights")
 
 
 class TrainCLI(LightningCLI):
@@ -229,9 +230,6 @@ def next_commands(runs: Path, log_dir: str | None, best: str | None) -> str:
 def _short_path(path: Path) -> str:
     """Relative to the current folder, where it lies in it."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
-
-
-NOISE = ("Tip:", "TPU available", "Loading `", "Restoring states", "Loaded model weights")
 
 
 def _no_noise(record: logging.LogRecord) -> bool:

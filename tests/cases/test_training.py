@@ -14,7 +14,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import model.training.cli as cli
-from model.losses import rmsle
+from model.losses import rmsle, signed_log1p
 from model.training.module import S4ConvDModule
 from tests.conftest import INPUTS, TINY, Run, one_file
 
@@ -99,7 +99,7 @@ def start_at(monkeypatch: pytest.MonkeyPatch, value: float) -> None:
 def test_loss_at_a_perfect_forecast_has_a_finite_gradient() -> None:
     """B01: the square root at 0 gives loss 0 and gradient NaN."""
     prediction = torch.tensor([0.5, 0.7], requires_grad=True)
-    loss = rmsle(prediction, prediction.detach().clone())
+    loss = rmsle(signed_log1p(prediction), prediction.detach().clone())
     loss.backward()
     assert loss.item() <= 1e-3
     assert prediction.grad is not None
@@ -127,7 +127,7 @@ def test_training_survives_a_perfect_forecast(
 def test_loss_of_negative_forecasts_has_a_gradient() -> None:
     """B02: a clamp at 0 in the loss leaves negative forecasts without a gradient."""
     prediction = torch.full((8,), -0.5, requires_grad=True)
-    rmsle(prediction, torch.full((8,), 100.0)).backward()
+    rmsle(signed_log1p(prediction), torch.full((8,), 100.0)).backward()
     assert prediction.grad is not None
     assert prediction.grad.isfinite().all()
     assert (prediction.grad < 0).all()  # a step down the gradient raises the forecast

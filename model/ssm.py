@@ -41,7 +41,7 @@ class SSMFilter(nn.Module):
             self.A_im = nn.Parameter(math.pi * torch.arange(shape[1]).float().repeat(channels, 1))
 
     def forward(self, length: int) -> torch.Tensor:
-        """The filter's first `length` taps, (H, length), float32 also under autocast.
+        """The first `length` taps, (H, length), in the parameters' type, also under autocast.
 
         Real arithmetic (exp, cos, sin) keeps torch.compile able to generate code for it. It is done
         in float64: the filter is small, and exp(x) - 1 and the phase of a late tap lose the digits
@@ -64,4 +64,4 @@ class SSMFilter(nn.Module):
             phase = y.unsqueeze(-1) * tap
             modes = g_re.unsqueeze(-1) * (decay * phase.cos())
             modes = modes - g_im.unsqueeze(-1) * (decay * phase.sin())
-            return 2 * modes.sum(1).float()
+            return 2 * modes.sum(1).to(self.log_dt.dtype)

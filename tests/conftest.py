@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+import cuda_ops
 import train
 
 INPUTS = Path(__file__).parent / "cases" / "inputs"
@@ -74,6 +76,25 @@ def one_file(path: Path) -> list[str]:
         for split in ("train", "val", "test")
         for option in (f"--data.{split}_path", str(path))
     ]
+
+
+@contextmanager
+def second_kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
+    """Offers a kernel 'elsewhere', as another machine may; yields the names of those that ran."""
+    ran: set[str] = set()
+
+    def prepare(name: str, device: torch.device) -> str:
+        known = name == "elsewhere"
+        return "elsewhere, of a test" if known else cuda_ops.prepare_kernel(name, device)
+
+    def conv(x: torch.Tensor, k: torch.Tensor, kernel: str) -> torch.Tensor:
+        ran.add(kernel)
+        return cuda_ops.depthwise_conv(x, k)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("model.training.cli.prepare_kernel", prepare)
+        patch.setattr("model.block.depthwise_conv", conv)
+        yield ran
 
 
 # Tiny tensors gain nothing from threads, and waiting for a core that is busy costs much.

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 from data import synthetic
@@ -43,6 +44,28 @@ def test_gepiii(run, contest) -> None:
     assert np.datetime64(int(last), "h") == np.datetime64("2016-12-31T23")
     saved = yaml.safe_load((r.folder / "config.yaml").read_text())
     assert saved["data"]["rules"] == "gepiii"
+
+
+@pytest.mark.parametrize("real", [False, True], ids=["generated", "contest"])
+def test_study(run, contest, real) -> None:
+    """The study's training, also on the contest's files with their rules."""
+    study = ROOT / "configs" / "study.yaml"
+    assert yaml.safe_load(study.read_text())["data"]["batch_size"] == 16_384
+    files = ("--config", ROOT / "configs" / "gepiii.yaml", "--data.root", contest) if real else ()
+    r = run(*files, "--config", study, *SHORT)
+    assert r.code == 0, r.text
+    assert ("from kBTU to kWh" in r.text) == real
+    saved = yaml.safe_load((r.folder / "config.yaml").read_text())
+    assert saved["trainer"]["precision"] == "32-true"
+    assert saved["model"]["init"] == "published"
+    (optimizer,) = r.cli.trainer.optimizers
+    assert type(optimizer) is torch.optim.SGD
+    for group in optimizer.param_groups:
+        assert (group["lr"], group["momentum"], group["weight_decay"]) == (1e-5, 0.9, 0)
+    network = r.cli.model.forecaster.network
+    assert network.encoder.in_features == 4
+    assert network.norm is None
+    assert torch.load(r.last, weights_only=True)["global_step"] == 2
 
 
 @pytest.mark.skipif(not CAMBRIDGE.is_dir(), reason="the Cambridge files are not at hand")

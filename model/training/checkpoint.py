@@ -11,7 +11,7 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from model.training.errors import UsageError
 
-# Hyperparameters that a run may set anew; the others make the model what it is.
+# Hyperparameters that a run may set anew; the others make model and optimiser what they are.
 OF_THE_RUN = {"lr", "weight_decay", "dropout"}
 # Hyperparameters of the model that the command line sets elsewhere.
 ELSEWHERE = {"window": "data.window", "covariates": "data.covariates"}

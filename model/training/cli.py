@@ -16,7 +16,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from cuda_ops import KERNELS, KernelUnavailableError, require_kernel
+from cuda_ops import KERNELS, KernelUnavailableError, prepare_kernel
 from data.columns import DataError
 from data.gepiii import GEPIIIDataModule
 from model.training.callbacks.hparams import HParams, flatten
@@ -121,10 +121,6 @@ class TrainCLI(LightningCLI):
 
     # -- running -------------------------------------------------------------------------------
 
-    def before_instantiate_classes(self) -> None:
-        """Refuse a kernel that cannot run before anything is read."""
-        require_kernel(self.config[self.subcommand].kernel)
-
     def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:
         """Lightning's trainer with this application's logger and callbacks."""
         config = self.config[self.subcommand]
@@ -165,12 +161,15 @@ class TrainCLI(LightningCLI):
         return settings.max_epochs is None and settings.max_steps == -1
 
     def before_fit(self) -> None:
-        """Say what runs, and read the data ahead: a refused run leaves no folder behind."""
+        """Say what runs, and read the data ahead: a refused run leaves no folder behind.
+
+        A kernel that cannot run on this device is refused before any data are read, and one that
+        can is compiled, so that no step's time holds the compiler's.
+        """
         size = sum(parameter.numel() for parameter in self.model.parameters())
         device = self.trainer.strategy.root_device
-        rank_zero_info(
-            f"model: S4ConvD, {size:,} parameters; kernel: {self.model.kernel} on {device}"
-        )
+        kernel = prepare_kernel(self.model.kernel, device)
+        rank_zero_info(f"model: S4ConvD, {size:,} parameters; kernel: {kernel} on {device}")
         self.datamodule.prepare_data()
         self.datamodule.setup(self.subcommand)
         if self.subcommand == "fit" and self._chooses_epochs:

@@ -4,10 +4,18 @@ from typing import Any, Literal
 
 import lightning as L
 import torch
+from torch.optim import SGD, AdamW, Optimizer
 
 from model.forecaster import Forecaster
 from model.losses import rmsle
-from model.optim import group_rates, parameter_groups, warmup_cosine
+from model.optim import (
+    MOMENTUM,
+    OptimizerName,
+    constant,
+    group_rates,
+    parameter_groups,
+    warmup_cosine,
+)
 from model.training.errors import UsageError
 from model.training.metrics import score_metrics
 
@@ -30,7 +38,8 @@ class S4ConvDModule(L.LightningModule):
         blocks: the depth.
         state_size: N of each filter's state-space model.
         dropout: probability in each block; 0.01 as published.
-        lr: peak learning rate.
+        optimizer: adamw, warmed up and then a cosine, or the study's sgd: momentum 0.9, one rate.
+        lr: peak learning rate (with sgd the rate itself).
         weight_decay: of the matrices.
         kernel: implementation of the convolution; set with --kernel.
     """
@@ -48,6 +57,7 @@ class S4ConvDModule(L.LightningModule):
         blocks: int = 2,
         state_size: int = 64,
         dropout: float = 0.0,
+        optimizer: OptimizerName = "adamw",
         lr: float = 4e-3,
         weight_decay: float = 0.01,
         kernel: str = "pytorch",
@@ -72,6 +82,7 @@ class S4ConvDModule(L.LightningModule):
             kernel=kernel,
         )
         self.kernel = kernel
+        self.optimizer = optimizer
         self.lr = lr
         self.weight_decay = weight_decay
         self.val_metrics = score_metrics("val/")
@@ -124,10 +135,15 @@ class S4ConvDModule(L.LightningModule):
         return forecast
 
     def configure_optimizers(self) -> Any:
-        """AdamW and a cosine over all steps of the run."""
-        groups = parameter_groups(self.forecaster, self.lr, self.weight_decay)
-        optimizer = torch.optim.AdamW(groups, lr=self.lr)
-        scheduler = warmup_cosine(optimizer, int(self.trainer.estimated_stepping_batches))
+        """AdamW and a cosine over all steps of the run, or SGD at one rate."""
+        groups = parameter_groups(self.forecaster, self.lr, self.weight_decay, self.optimizer)
+        optimizer: Optimizer
+        if self.optimizer == "sgd":
+            optimizer = SGD(groups, lr=self.lr, momentum=MOMENTUM)
+            scheduler = constant(optimizer)
+        else:
+            optimizer = AdamW(groups, lr=self.lr)
+            scheduler = warmup_cosine(optimizer, int(self.trainer.estimated_stepping_batches))
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
@@ -141,7 +157,7 @@ class S4ConvDModule(L.LightningModule):
     def _set_rates(self) -> None:
         """Learning rate and weight decay of this run, over those that a checkpoint restored."""
         scheduler: Any = self.lr_schedulers()
-        scheduler.base_lrs = group_rates(self.lr)
+        scheduler.base_lrs = group_rates(self.lr, self.optimizer)
         factor = scheduler.lr_lambdas[0](scheduler.last_epoch)
         groups = scheduler.optimizer.param_groups
         for group, rate in zip(groups, scheduler.base_lrs, strict=True):
@@ -161,6 +177,18 @@ class S4ConvDModule(L.LightningModule):
             done = 0
         loader: Any = self.trainer.train_dataloader
         loader.load_state_dict({"epoch": max(epoch, -1), "done": done})
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Note what trained these weights, for whoever asks; no run reads it.
+
+        Plain types, so that the file loads with `weights_only=True`.
+        """
+        on_cuda = self.device.type == "cuda"
+        checkpoint["notes"] = {
+            "kernel": self.kernel,
+            "device": torch.cuda.get_device_name(self.device) if on_cuda else self.device.type,
+            "torch": str(torch.__version__),
+        }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse weights without the scaling that they were trained with.

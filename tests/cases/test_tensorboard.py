@@ -19,13 +19,14 @@ from tensorboard.plugins.hparams import api_pb2, metadata
 from model.training.callbacks.hparams import METRICS, flatten
 from model.training.callbacks.panels import ForecastPanels
 from model.training.callbacks.scores import score_table
-from tests.conftest import INPUTS, Run, one_file
+from tests.conftest import INPUTS, Run, one_file, second_kernel
 
 Runner = Callable[..., Run]
 NINE = [*one_file(INPUTS / "B04_nine_windows.csv"), "--data.covariates=[air_temperature]"]
 OTHER = [
     "--model.lr=0.02",
     "--model.norm=false",
+    "--model.optimizer=sgd",
     "--model.dropout=0.2",
     "--seed_everything=7",
     "--data.utc_offset={0: 5}",
@@ -114,6 +115,14 @@ def test_hparams_hold_settings_and_final_metrics(run: Runner) -> None:
         assert metrics[name] == pytest.approx(scored[name].item(), rel=1e-5)
         assert metrics[name] > 0
     assert 0 < metrics["train/loss"] < 5
+
+
+def test_hparams_name_the_kernel_that_ran(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """E01: runs of two kernels cannot be told apart in the HPARAMS tab."""
+    with second_kernel(monkeypatch) as ran:
+        done = run(*NINE, "--kernel=elsewhere")
+    assert settings(events(done.folder))["kernel"] == "elsewhere"
+    assert ran == {"elsewhere"}
 
 
 @pytest.mark.usefixtures("keeps_sigint")

@@ -24,6 +24,12 @@ def test_groups_hold_every_parameter_once() -> None:
     assert [group["lr"] for group in groups] == [0.1, 0.1, MAX_SSM_RATE]
 
 
+def test_sgd_has_one_rate() -> None:
+    groups = parameter_groups(Forecaster(["a"], channels=8), 0.1, 0.05, "sgd")
+    assert [group["lr"] for group in groups] == [0.1, 0.1, 0.1]
+    assert [group["weight_decay"] for group in groups] == [0.05, 0.0, 0.0]
+
+
 def test_schedule_rises_peaks_and_ends_at_zero() -> None:
     optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=2.0)
     schedule = warmup_cosine(optimizer, total_steps=100)

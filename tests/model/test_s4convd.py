@@ -4,7 +4,9 @@ import math
 
 import pytest
 import torch
+from torch.nn.utils import parameters_to_vector
 
+from cuda_ops import depthwise_conv
 from model.block import S4ConvDBlock
 from model.s4convd import S4ConvD, load_published
 
@@ -107,3 +109,27 @@ def test_a_forecast_sees_no_other_window() -> None:
 
 def test_one_window_keeps_its_batch_axis() -> None:
     assert S4ConvD(FEATURES, H, 1)(torch.randn(1, L, FEATURES)).shape == (1,)
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_bfloat16_autocast_leaves_the_filter_its_digits(monkeypatch, norm) -> None:
+    """The filter meets the operator in float32, and every parameter's gradient is finite."""
+    types = []
+
+    def watched(x: torch.Tensor, k: torch.Tensor, kernel: str) -> torch.Tensor:
+        types.append(k.dtype)
+        return depthwise_conv(x, k, kernel)
+
+    monkeypatch.setattr("model.block.depthwise_conv", watched)
+    network = S4ConvD(FEATURES, H, BLOCKS, norm=norm, dropout=0.0)
+    x = torch.randn(32, L, FEATURES)
+    network(x).square().mean().backward()
+    plain = parameters_to_vector(p.grad for p in network.parameters())
+    network.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16):
+        forecast = network(x)
+    forecast.float().square().mean().backward()
+    assert types == [torch.float32] * (2 * BLOCKS)
+    half = parameters_to_vector(p.grad for p in network.parameters())
+    assert torch.isfinite(half).all()
+    assert (half - plain).norm() < 0.1 * plain.norm()

@@ -42,6 +42,13 @@ def test_autocast_does_not_touch_it() -> None:
     assert torch.equal(plain, under)
 
 
+def test_float64_parameters_give_a_float64_filter() -> None:
+    layer = SSMFilter(16).double()
+    k = layer(48)
+    assert k.dtype == torch.float64
+    assert channel_error(k, complex_filter(layer, 48)) < 1e-12
+
+
 def test_small_steps_do_not_cancel() -> None:
     """exp(x) - 1 written out loses all digits of a tiny dt A."""
     layer = SSMFilter(4, 8)

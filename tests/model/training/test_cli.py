@@ -40,7 +40,8 @@ def test_every_option_is_shown_where_the_help_says(run: Runner) -> None:
     """The help: the short one names a command that does not show every option."""
     shown = run("fit", "--help", tiny=False)
     assert shown.code == 0
-    for name in (*TOP_OPTIONS, "model.dropout", "data.utc_offset", "trainer.precision"):
+    others = ("model.optimizer", "model.dropout", "data.utc_offset", "trainer.precision")
+    for name in (*TOP_OPTIONS, *others):
         assert f"--{name} " in shown.text, name
 
 
@@ -64,6 +65,7 @@ ANSWERS = [
     (["--model.state_size=5"], ["--model.state_size", "5", "even"]),
     (["--model.lr=fast"], ["--model.lr", "'fast'", "float"]),
     (["--model.init=foo"], ["--model.init", "'foo'", "s4d_lin, published"]),
+    (["--model.optimizer=adam"], ["--model.optimizer", "'adam'", "adamw, sgd"]),
     (["--data.rules=foo"], ["--data.rules", "'foo'", "none, gepiii, cambridge"]),
     (["--data.window=1"], ["--data.window", "2 or more"]),
     (["--data.batch_size=0"], ["--data.batch_size", "1 or more"]),
@@ -98,15 +100,6 @@ def test_a_mistake_is_answered_in_a_line(run: Runner, words: list[str], told: li
 def test_gpu_where_there_is_none(run: Runner) -> None:
     """A GPU that is not there: nobody says what to pass instead."""
     assert_refused(run("--trainer.accelerator=gpu", tiny=False), "gpu", "--trainer.accelerator cpu")
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="the message of a machine without a GPU")
-def test_kernel_that_cannot_run_here(run: Runner) -> None:
-    """C03: a slow path runs unnoticed, or CUDA_HOME ends in a traceback."""
-    refused = run("--kernel=warp_tiled", *NINE)
-    assert_refused(refused, "'warp_tiled'", "NVIDIA GPU", "these work: pytorch")
-    assert refused.text.count("error:") == 1
-    assert "windows of" not in refused.text  # before any data are read
 
 
 def test_foreign_checkpoint_is_refused(run: Runner, tmp_path: Path) -> None:

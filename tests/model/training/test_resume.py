@@ -16,7 +16,15 @@ import torch
 
 from model.training.cli import ROOT
 from model.training.module import S4ConvDModule
-from tests.conftest import INPUTS, TINY, Run, assert_refused, load_checkpoint, one_file
+from tests.conftest import (
+    INPUTS,
+    TINY,
+    Run,
+    assert_refused,
+    load_checkpoint,
+    one_file,
+    second_kernel,
+)
 
 Runner = Callable[..., Run]
 NINE_FILE = INPUTS / "B04_nine_windows.csv"
@@ -197,6 +205,53 @@ def test_learning_rate_is_the_checkpoints_where_none_is_given(
     checkpoint = load_checkpoint(resumed.last)
     assert checkpoint["hyper_parameters"]["lr"] == 0.0003
     assert checkpoint["optimizer_states"][0]["param_groups"][0]["weight_decay"] == 0.2
+
+
+def test_sgd_goes_on_with_its_momentum_at_its_rate(
+    run: Runner, steps: Steps, interrupt: Callable[..., str]
+) -> None:
+    """Checklist 32: resuming forgets the momentum, or gives SGD a schedule."""
+    own = ("--model.optimizer=sgd", "--model.lr=0.01")
+    whole = run(*NINE, LONG, *own)
+    assert steps.rates == [0.01] * EPOCHS * BATCHES
+    windows = steps.windows[5:]
+    last = interrupt("training_step", 5, CrashError, LONG, *own)
+    for given, rate in ([], 0.01), (["--model.lr=0.002"], 0.002):
+        steps.clear()
+        resumed = run(*NINE, LONG, "--ckpt_path", last, *given)
+        assert steps == Steps(windows, [rate] * len(windows))
+        a, b = (load_checkpoint(done.last)["optimizer_states"][0] for done in (whole, resumed))
+        held = [(group["momentum"], group["lr"]) for group in b["param_groups"]]
+        assert held == [(0.9, rate)] * 3
+        same = [
+            torch.equal(s["momentum_buffer"], b["state"][i]["momentum_buffer"])
+            for i, s in a["state"].items()
+        ]
+        assert all(same) == (rate == 0.01)
+
+
+def test_another_optimiser_is_refused(run: Runner) -> None:
+    """Checklist 32: the state of one optimiser is loaded into another."""
+    last = run(*NINE).last
+    refused = run(*NINE, LONG, "--ckpt_path", last, "--model.optimizer=sgd")
+    assert_refused(refused, "--model.optimizer is sgd", "was trained with adamw")
+
+
+def test_a_resumed_run_takes_its_own_kernel(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checklist 32: resuming goes on with the checkpoint's kernel, or says another one."""
+    last = run(*NINE).last
+    assert load_checkpoint(last)["notes"]["kernel"] == "pytorch"
+    with second_kernel(monkeypatch) as ran:
+        options = ("--kernel=elsewhere", "--trainer.max_epochs=2")
+        resumed = run(*NINE, *options, "--ckpt_path", last)
+    assert resumed.code == 0
+    assert ran == {"elsewhere"}
+    assert "kernel: elsewhere, of a test on cpu" in resumed.text
+    assert load_checkpoint(resumed.last)["notes"]["kernel"] == "elsewhere"
+    back = run(*NINE, "--trainer.max_epochs=3", "--ckpt_path", resumed.last)
+    assert back.code == 0
+    assert "kernel: pytorch on cpu" in back.text
+    assert load_checkpoint(back.last)["notes"]["kernel"] == "pytorch"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,97 @@
+"""`--kernel`: what was asked for runs and is named, or the run stops before anything is read."""
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from cuda_ops import KERNELS
+from data.gepiii import GEPIIIDataModule
+from model.training import cli
+from model.training.module import S4ConvDModule
+from tests.conftest import INPUTS, Run, assert_refused, load_checkpoint, one_file
+
+Runner = Callable[..., Run]
+NINE = [*one_file(INPUTS / "B04_nine_windows.csv"), "--data.covariates=[air_temperature]"]
+GPU = ["--trainer.accelerator=gpu", "--trainer.devices=1"]
+CUDA_KERNELS = [name for name in KERNELS if name != "pytorch"]
+
+
+def forecasts(run: Run) -> list[float]:
+    with (run.folder / "predictions.csv").open() as file:
+        return [float(row["prediction"]) for row in csv.DictReader(file)]
+
+
+@pytest.mark.parametrize("kernel", CUDA_KERNELS)
+def test_a_cuda_kernel_on_a_cpu_is_refused(run: Runner, tmp_path: Path, kernel: str) -> None:
+    """C03: a slow path runs unnoticed, or CUDA_HOME ends in a traceback; also beside a GPU."""
+    refused = run(f"--kernel={kernel}", "--trainer.accelerator=cpu", *NINE)
+    assert_refused(refused, f"'{kernel}'", "NVIDIA GPU", "these work: pytorch")
+    assert refused.text.count("error:") == 1
+    assert "data: " not in refused.text  # before any data are read
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("subcommand", ["validate", "test", "predict"])
+def test_scoring_refuses_it_too(run: Runner, subcommand: str) -> None:
+    """C03: only training asks whether the kernel can run."""
+    best = run(*NINE).best
+    refused = run(subcommand, "--kernel=shared", "--ckpt_path", best, *NINE)
+    assert_refused(refused, "'shared'", "these work: pytorch")
+    assert "data: " not in refused.text
+
+
+def test_compiling_comes_before_the_data_and_what_it_made_is_logged(
+    run: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D05: a kernel compiles within the first step, whose time then says nothing."""
+    order: list[str] = []
+    read = GEPIIIDataModule.prepare_data
+
+    def prepare(name: str, device: torch.device) -> str:
+        order.append(f"{name} for {device}")
+        return f"{name}, compiled for a test"
+
+    def watched(data: GEPIIIDataModule) -> None:
+        order.append("data")
+        read(data)
+
+    monkeypatch.setattr(cli, "prepare_kernel", prepare)
+    monkeypatch.setattr(GEPIIIDataModule, "prepare_data", watched)
+    done = run(*NINE)
+    assert done.code == 0
+    assert order[:2] == ["pytorch for cpu", "data"]
+    assert order.count("pytorch for cpu") == 1
+    assert "kernel: pytorch, compiled for a test on cpu" in done.text
+
+
+def test_the_checkpoint_notes_what_trained_it(run: Runner) -> None:
+    """F04: nobody can tell what computed a checkpoint, or the note is needed to load it."""
+    done = run(*NINE)
+    notes = {"kernel": "pytorch", "device": "cpu", "torch": torch.__version__}
+    for path in (done.best, done.last):
+        checkpoint = load_checkpoint(path)
+        assert checkpoint["notes"] == notes
+        assert {type(value) for value in checkpoint["notes"].values()} == {str}
+    bare = done.folder / "bare.ckpt"
+    del checkpoint["notes"]
+    torch.save(checkpoint, bare)
+    assert S4ConvDModule.load_from_checkpoint(bare).kernel == "pytorch"
+    assert run("predict", "--ckpt_path", bare, *NINE).code == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernel", CUDA_KERNELS)
+def test_each_kernel_trains_on_a_gpu_and_is_named(run: Runner, kernel: str) -> None:
+    """Checklist 14: a slow path is used in silence. F04: the forecasts are another kernel's."""
+    done = run(*NINE, *GPU, f"--kernel={kernel}")
+    assert done.code == 0, done.text
+    assert f"kernel: {kernel}" in done.text
+    assert "test RMSLE" in done.text
+    notes = load_checkpoint(done.best)["notes"]
+    assert (notes["kernel"], notes["device"]) == (kernel, torch.cuda.get_device_name())
+    on_cpu = run("predict", "--ckpt_path", done.best, *NINE)
+    assert "kernel: pytorch on cpu" in on_cpu.text
+    assert forecasts(done) == pytest.approx(forecasts(on_cpu), rel=1e-4)

@@ -7,56 +7,87 @@ This package knows torch and nothing else of the project.
 
 import torch
 
+from cuda_ops.errors import KernelUnavailableError, unavailable
+from cuda_ops.jit import VARIANTS, preflight
+from cuda_ops.launch import kernels
+from cuda_ops.op import check, conv_forward
 from cuda_ops.reference import pytorch_conv
 
-KERNELS = {"pytorch": pytorch_conv}
-"""Name of a kernel -> the function that runs it."""
+__all__ = [
+    "KERNELS",
+    "KernelUnavailableError",
+    "depthwise_conv",
+    "prepare_kernel",
+    "require_kernel",
+]
 
-STUDY_KERNELS = ("naive", "coalesced", "shared", "warp_tiled")
-"""The CUDA kernels of arXiv 2604.25422, named so that asking for one gets an answer."""
+KERNELS = ("pytorch", *VARIANTS)
+"""What `depthwise_conv` can run: PyTorch's own functions, or a CUDA kernel of csrc/."""
 
 
-class KernelUnavailableError(ValueError):
-    """The kernel asked for cannot run here; the message says what is missing and what works."""
+def require_kernel(name: str, device: torch.device | str | None = None) -> str:
+    """Return `name` if that kernel can run here, and on `device` where one is given.
 
+    Nothing is compiled.
 
-def require_kernel(name: str) -> str:
-    """Return `name` if that kernel can run on this machine, else raise `KernelUnavailableError`."""
-    if name in KERNELS:
-        return name
-    works = ", ".join(KERNELS)
-    if name not in STUDY_KERNELS:
-        raise KernelUnavailableError(f"there is no kernel '{name}'; choose from: {works}")
-    if not torch.cuda.is_available():
+    Raises:
+        KernelUnavailableError: it cannot; the message says what is missing and what works.
+    """
+    if name not in KERNELS:
         raise KernelUnavailableError(
-            f"kernel '{name}' runs on an NVIDIA GPU, and PyTorch {torch.__version__} sees none "
-            f"here; these work: {works}"
+            f"there is no kernel '{name}'; choose from: {', '.join(KERNELS)}"
         )
-    raise KernelUnavailableError(
-        f"kernel '{name}' is not part of this version yet; these work: {works}"
-    )
+    if name != "pytorch":
+        preflight(name)
+        if device is not None and torch.device(device).type != "cuda":
+            raise unavailable(f"kernel '{name}' runs on an NVIDIA GPU, not on '{device}'")
+    return name
+
+
+def prepare_kernel(name: str, device: torch.device) -> str:
+    """Compile and load a kernel ahead of its first use, and return a note of what will run.
+
+    Raises:
+        KernelUnavailableError: it cannot run on this device.
+    """
+    require_kernel(name, device)
+    if name == "pytorch":
+        return name
+    if device.index is None:  # tensors name their device with its index
+        device = torch.device("cuda", torch.cuda.current_device())
+    kernels(name, device)
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"{name} (CUDA, sm_{major}{minor})"
 
 
 def depthwise_conv(x: torch.Tensor, k: torch.Tensor, kernel: str = "pytorch") -> torch.Tensor:
     """Causal depthwise convolution of each channel with its own filter.
 
+    Sums are in float32, in float64 for float64. Under autocast both tensors are cast to its type,
+    as they are for a matrix product.
+
     Args:
         x: input, (B, H, L), any strides.
         k: filter, (H, K), for any K >= 1; taps past L have nothing to meet.
-        kernel: a name from `KERNELS`.
+        kernel: a name from `KERNELS`. It runs, or the call raises: nothing is replaced.
 
     Returns:
         y: (B, H, L), of the type that x and k promote to.
 
     Raises:
-        KernelUnavailableError: `kernel` is unknown or cannot run here.
+        KernelUnavailableError: `kernel` is unknown or cannot run here, or not on x's device.
         TypeError: x or k is not a real floating-point tensor.
-        ValueError: the shapes do not fit together.
+        ValueError: the shapes or devices do not fit together.
     """
     if not (x.is_floating_point() and k.is_floating_point()):
         raise TypeError(f"x and k must be real floating-point tensors, not {x.dtype} and {k.dtype}")
-    if x.dim() != 3 or k.dim() != 2 or x.shape[1] != k.shape[0] or k.shape[1] < 1:
-        raise ValueError(
-            f"x must be (B, H, L) and k (H, K) with one H, not {tuple(x.shape)}, {tuple(k.shape)}"
-        )
-    return KERNELS[require_kernel(kernel)](x, k)
+    dtype = torch.promote_types(x.dtype, k.dtype)
+    if torch.is_autocast_enabled(x.device.type) and dtype != torch.float64:
+        dtype = torch.get_autocast_dtype(x.device.type)
+    x, k = x.to(dtype), k.to(dtype)
+    check(x, k)
+    if kernel == "pytorch":
+        return pytorch_conv(x, k)
+    if kernel not in KERNELS or not x.is_cuda:
+        require_kernel(kernel, x.device)
+    return conv_forward(x, k, kernel)

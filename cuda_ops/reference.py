@@ -65,19 +65,35 @@ def fastest_formulation(device_type: str, length: int, taps: int) -> Formulation
 
 def pytorch_conv(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     """The PyTorch backend: whichever formulation is fastest for the device and shape of x."""
-    if not torch.is_autocast_enabled(x.device.type):
-        dtype = torch.promote_types(x.dtype, k.dtype)
-        x, k = x.to(dtype), k.to(dtype)
     if x.shape[0] == 0:  # MKL's transform refuses an empty batch
         return grouped_conv(x, k)
     return fastest_formulation(x.device.type, x.shape[-1], k.shape[1])(x, k)
 
 
-def reference_conv(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """The truth that every kernel is held against: the definition, term by term, in float64."""
-    x, k = x.double(), k.double()
+def forward_by_definition(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """y[b,h,t] = sum_j k[h,j] x[b,h,t-j], term by term. x (B, H, L), k (H, K)."""
     length = x.shape[-1]
     y = torch.zeros_like(x)
     for j in range(min(k.shape[1], length)):
         y = y + F.pad(k[:, j, None] * x[..., : length - j], (j, 0))
     return y
+
+
+def input_grad_by_definition(gy: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """gx[b,h,s] = sum_j k[h,j] gy[b,h,s+j], term by term. gy (B, H, L), k (H, K)."""
+    gx = torch.zeros_like(gy)
+    for j in range(min(k.shape[1], gy.shape[-1])):
+        gx = gx + F.pad(k[:, j, None] * gy[..., j:], (0, j))
+    return gx
+
+
+def weight_grad_by_definition(gy: torch.Tensor, x: torch.Tensor, taps: int) -> torch.Tensor:
+    """gk[h,j] = sum_b sum_t gy[b,h,t] x[b,h,t-j], term by term. gy, x (B, H, L) -> (H, taps)."""
+    length = x.shape[-1]
+    gk = [(gy[..., j:] * x[..., : length - j]).sum((0, 2)) for j in range(min(taps, length))]
+    return F.pad(torch.stack(gk, 1) if gk else x.new_zeros(x.shape[1], 0), (0, taps - len(gk)))
+
+
+def reference_conv(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """The truth that every kernel is held against: the definition in float64."""
+    return forward_by_definition(x.double(), k.double())

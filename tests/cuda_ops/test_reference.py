@@ -5,6 +5,7 @@ import torch
 
 from cuda_ops import KERNELS, KernelUnavailableError, depthwise_conv, reference, require_kernel
 from cuda_ops.reference import fft_conv, grouped_conv, reference_conv, toeplitz_conv
+from tests.cuda_ops.paths import by_definition, random_inputs, relative_error
 
 FORMULATIONS = [toeplitz_conv, fft_conv, grouped_conv]
 SHAPES = [
@@ -29,21 +30,18 @@ def definition(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     return y
 
 
-def relative_error(found: torch.Tensor, truth: torch.Tensor) -> float:
-    return float((found.double() - truth).norm() / truth.norm())
-
-
-def random_inputs(shape: tuple[int, int, int, int], dtype: torch.dtype = torch.float32):
-    b, h, length, taps = shape
-    x = torch.randn(b, h, length, dtype=torch.float64).to(dtype)
-    return x, torch.randn(h, taps, dtype=torch.float64).to(dtype)
-
-
-def test_the_reference_is_the_definition() -> None:
-    x, k = random_inputs((2, 3, 17, 9))
+@pytest.mark.parametrize("shape", [(2, 3, 17, 9), (2, 3, 9, 17), (1, 2, 1, 1)], ids=str)
+def test_the_truth_is_the_definition(shape) -> None:
+    """C18: three loops for y, and the gradients that autograd takes of y."""
+    x, k = (tensor.requires_grad_() for tensor in random_inputs(shape, torch.float64))
+    gy = torch.randn(shape[:3], dtype=torch.float64)
+    gx, gk = torch.autograd.grad(reference_conv(x, k), (x, k), gy)
+    x, k = x.detach(), k.detach()
+    truth = by_definition(x, k, gy)
     assert relative_error(reference_conv(x, k), definition(x, k)) < 1e-14
-    x, k = random_inputs((2, 3, 9, 17))
-    assert relative_error(reference_conv(x, k), definition(x, k)) < 1e-14
+    assert relative_error(truth["forward"], definition(x, k)) < 1e-14
+    assert relative_error(truth["input_grad"], gx) < 1e-14
+    assert relative_error(truth["weight_grad"], gk) < 1e-14
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -148,13 +146,21 @@ def test_wrong_arguments_are_named() -> None:
         depthwise_conv(x[0], k)
 
 
-def test_a_kernel_is_taken_or_refused_never_replaced() -> None:
-    assert list(KERNELS) == ["pytorch"]
+def test_a_kernel_is_taken_or_refused_never_replaced(monkeypatch) -> None:
+    """C03, 14: a CUDA kernel does not quietly become another one where there is no GPU."""
+    assert KERNELS == ("pytorch", "naive", "coalesced", "shared", "warp_tiled")
     assert require_kernel("pytorch") == "pytorch"
-    with pytest.raises(KernelUnavailableError, match="no kernel 'magic'; choose from: pytorch"):
-        require_kernel("magic")
-    with pytest.raises(KernelUnavailableError, match="these work: pytorch"):
-        depthwise_conv(*random_inputs((1, 1, 4, 4)), kernel="warp_tiled")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    choices = ", ".join(KERNELS)
+    refused = {
+        name: f"'{name}' runs on an NVIDIA GPU.*; these work: pytorch" for name in KERNELS[1:]
+    }
+    refused["magic"] = f"no kernel 'magic'; choose from: {choices}"
+    for name, told in refused.items():
+        with pytest.raises(KernelUnavailableError, match=told):
+            require_kernel(name)
+        with pytest.raises(KernelUnavailableError, match=told):
+            depthwise_conv(*random_inputs((1, 1, 4, 4)), kernel=name)
 
 
 def test_the_fastest_formulation_is_chosen_by_shape_and_device() -> None:

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from cuda_ops import KERNELS
 from data.gepiii import GEPIIIDataModule
+from model import block
 from model.training import cli
 from model.training.module import S4ConvDModule
 from tests.conftest import INPUTS, Run, assert_refused, load_checkpoint, one_file
@@ -17,6 +19,20 @@ Runner = Callable[..., Run]
 NINE = [*one_file(INPUTS / "B04_nine_windows.csv"), "--data.covariates=[air_temperature]"]
 GPU = ["--trainer.accelerator=gpu", "--trainer.devices=1"]
 CUDA_KERNELS = [name for name in KERNELS if name != "pytorch"]
+# Plain descent, whose steps are as long as the gradients; no dropout; float32 throughout.
+HUNDRED_STEPS = [
+    "--data.window=48",
+    "--data.batch_size=256",
+    "--model.channels=64",
+    "--model.blocks=2",
+    "--model.state_size=64",
+    "--model.dropout=0",
+    "--model.optimizer=sgd",
+    "--model.lr=0.003",
+    "--trainer.max_steps=100",
+    "--trainer.limit_val_batches=2",
+    "--trainer.limit_test_batches=2",
+]
 
 
 def forecasts(run: Run) -> list[float]:
@@ -95,3 +111,35 @@ def test_each_kernel_trains_on_a_gpu_and_is_named(run: Runner, kernel: str) -> N
     on_cpu = run("predict", "--ckpt_path", done.best, *NINE)
     assert "kernel: pytorch on cpu" in on_cpu.text
     assert forecasts(done) == pytest.approx(forecasts(on_cpu), rel=1e-4)
+
+
+def loss_curve(run: Run) -> torch.Tensor:
+    events = EventAccumulator(str(run.folder)).Reload()
+    return torch.tensor([event.value for event in events.Scalars("train/loss")])
+
+
+@pytest.mark.slow
+@pytest.mark.gpu
+def test_a_hundred_steps_with_every_kernel(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All kernels draw one loss curve. Half the filter's gradient, and it is another one."""
+    flags = [*GPU, *HUNDRED_STEPS]
+    pytorch = loss_curve(run(*flags))
+    assert len(pytorch) == 100
+    assert pytorch[-10:].mean() < 0.8 * pytorch[:10].mean()  # the rate is one at which it learns
+
+    def apart(curve: torch.Tensor) -> float:
+        return float(((curve - pytorch) / pytorch).abs().max())
+
+    for kernel in CUDA_KERNELS:
+        difference = apart(loss_curve(run(*flags, f"--kernel={kernel}")))
+        print(f"{kernel}: at most {difference:.1e} of the loss away from pytorch")
+        assert difference < 1e-4
+    whole = block.depthwise_conv
+    monkeypatch.setattr(
+        block,
+        "depthwise_conv",
+        lambda x, k, kernel: whole(x, k / 2 + k.detach() / 2, kernel),
+    )
+    difference = apart(loss_curve(run(*flags, "--kernel=warp_tiled")))
+    print(f"with half the filter's gradient: {difference:.1e}")
+    assert difference > 1e-4

@@ -82,8 +82,10 @@ def depthwise_conv(x: torch.Tensor, k: torch.Tensor, kernel: str = "pytorch") ->
     if not (x.is_floating_point() and k.is_floating_point()):
         raise TypeError(f"x and k must be real floating-point tensors, not {x.dtype} and {k.dtype}")
     dtype = torch.promote_types(x.dtype, k.dtype)
-    if torch.is_autocast_enabled(x.device.type) and dtype != torch.float64:
-        dtype = torch.get_autocast_dtype(x.device.type)
+    device = x.device.type
+    autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    if autocast and dtype != torch.float64:
+        dtype = torch.get_autocast_dtype(device)
     x, k = x.to(dtype), k.to(dtype)
     check(x, k)
     if kernel == "pytorch":

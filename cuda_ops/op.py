@@ -50,12 +50,15 @@ def check(x: torch.Tensor, k: torch.Tensor) -> None:
         raise ValueError(f"x is on {x.device} and k on {k.device}; they must be on one device")
 
 
-def check_gradients(gy: torch.Tensor, x: torch.Tensor) -> None:
+def check_gradients(gy: torch.Tensor, x: torch.Tensor, taps: int) -> None:
     """Refuse gy and x that are not (B, H, L) of one type and device; raises as `check` does."""
     if x.dtype not in SCALARS or gy.dtype != x.dtype:
         raise TypeError(f"gy and x must be of one type, not {gy.dtype} and {x.dtype}")
-    if x.dim() != 3 or gy.shape != x.shape:
-        raise ValueError(f"gy and x must be one (B, H, L), not {tuple(gy.shape)}, {tuple(x.shape)}")
+    if x.dim() != 3 or gy.shape != x.shape or taps < 1:
+        raise ValueError(
+            f"gy and x must be one (B, H, L) and taps at least 1, not {tuple(gy.shape)}, "
+            f"{tuple(x.shape)} and {taps}"
+        )
     if x.device != gy.device:
         raise ValueError(f"gy is on {gy.device} and x on {x.device}; they must be on one device")
 
@@ -77,7 +80,7 @@ def _input_grad_cuda(gy: torch.Tensor, k: torch.Tensor, kernel: str) -> torch.Te
 
 @torch.library.impl("s4convd::conv_weight_grad", "cuda")
 def _weight_grad_cuda(gy: torch.Tensor, x: torch.Tensor, taps: int, kernel: str) -> torch.Tensor:
-    check_gradients(gy, x)
+    check_gradients(gy, x, taps)
     return kernels(kernel, x.device).weight_grad(gy, x, taps)
 
 
@@ -102,7 +105,7 @@ def _input_grad_cpu(gy: torch.Tensor, k: torch.Tensor, kernel: str) -> torch.Ten
 
 @torch.library.impl("s4convd::conv_weight_grad", "cpu")
 def _weight_grad_cpu(gy: torch.Tensor, x: torch.Tensor, taps: int, kernel: str) -> torch.Tensor:
-    check_gradients(gy, x)
+    check_gradients(gy, x, taps)
     return weight_grad_by_definition(_wide(gy), _wide(x), taps).to(x.dtype)
 
 
@@ -123,7 +126,7 @@ def _input_grad_fake(gy: torch.Tensor, k: torch.Tensor, kernel: str) -> torch.Te
 
 @torch.library.register_fake("s4convd::conv_weight_grad")
 def _weight_grad_fake(gy: torch.Tensor, x: torch.Tensor, taps: int, kernel: str) -> torch.Tensor:
-    check_gradients(gy, x)
+    check_gradients(gy, x, taps)
     return x.new_empty(x.shape[1], taps)
 
 
@@ -142,6 +145,7 @@ def _save_needed(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> Non
 
 def _forward_backward(ctx: Any, gy: torch.Tensor) -> tuple[Any, ...]:
     x, k = ctx.saved_tensors
+    gy = gy.contiguous()  # once, where the two gradients would each copy it
     gx = None if k is None else conv_input_grad(gy, k, ctx.kernel)
     gk = None if x is None else conv_weight_grad(gy, x, ctx.taps, ctx.kernel)
     return gx, gk, None

@@ -43,8 +43,9 @@ class S4ConvDBlock(nn.Module):
     def forward(self, u: torch.Tensor) -> torch.Tensor:
         """(B, H, L) -> (B, H, L)."""
         x = u if self.norm is None else self.norm(u.transpose(1, 2)).transpose(1, 2)
+        x = x.contiguous()  # once, where the convolution and its gradient would each copy it
         y = depthwise_conv(x, self.kernel_layer(x.shape[-1]), self.kernel)
-        y = y + self.D.unsqueeze(-1) * x
+        y = torch.addcmul(y, self.D.unsqueeze(-1), x)
         y = F.gelu(self.dropout(y))
         y = F.glu(self.output_linear(y.transpose(1, 2)), dim=-1)
         return y.transpose(1, 2) + u

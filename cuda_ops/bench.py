@@ -135,7 +135,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the record here as well")
     parser.add_argument(
-        "--commit", help="the commit to record, for a copy that has lost its git history"
+        "--commit", help="the commit to record, for a copy without its git history"
     )
     parser.add_argument(
         "--table", type=Path, metavar="FILE", help="only print this record, in Markdown"
@@ -149,7 +149,7 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
     dtype = next(dtype for dtype, name in SCALARS.items() if name == args.dtype)
     found = contenders(args.kernels, args.formulations, dtype, device)
     record = environment(device)
-    record["commit"] = record["commit"] or args.commit
+    record["commit"] = args.commit or record["commit"]
     evict = eviction_buffer(device, record["device"]["l2_bytes"])
     runs = [measure(size, dtype, found, args.repeats, evict) for size in args.shape or [STUDY]]
     tell(f"peak memory {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")

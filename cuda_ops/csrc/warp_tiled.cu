@@ -33,6 +33,9 @@
 //   memory, and read one number at a time: the pitch is odd again, or twice an odd number.
 //   Rows too long for shared memory are read where they are; then the L1 cache does the staging.
 //
+// A filter is padded with zeros to a whole chunk, and they are multiplied like taps: where K is no multiple
+// of 16 and less than L, a NaN or an infinity in x reaches up to 15 outputs further than the filter does.
+//
 // Cost
 //   The compulsory bytes: 4 (2 B H L) for a path, filters and partial sums aside.
 #include <cuda_pipeline.h>

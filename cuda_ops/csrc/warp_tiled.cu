@@ -27,36 +27,28 @@
 //                            4 bytes * H K * B/64, 1.6 % of x. Which samples meet in which order follows
 //                            from B alone.
 //
-// Rows in shared memory
-//   They lie an odd number of 16-byte units apart, so eight lanes that read 16 bytes of eight rows meet no
-//   bank twice. Rows whose length in bytes is no multiple of 16 are copied as one run, as they lie in
-//   memory, and read one number at a time: the pitch is odd again, or twice an odd number.
 //   Rows too long for shared memory are read where they are; then the L1 cache does the staging.
+//   The arithmetic is in toeplitz.cuh, the copying in tiles.cuh; here is who computes what, and when.
 //
 // A filter is padded with zeros to a whole chunk, and they are multiplied like taps: where K is no multiple
 // of 16 and less than L, a NaN or an infinity in x reaches up to 15 outputs further than the filter does.
 //
 // Cost
 //   The compulsory bytes: 4 (2 B H L) for a path, filters and partial sums aside.
-#include <cuda_pipeline.h>
-
 #include <algorithm>
 #include <type_traits>
 
-#include "common.cuh"
+#include "tiles.cuh"
+#include "toeplitz.cuh"
 
 namespace {
 
-constexpr int kChunk = 16;
 constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
 constexpr int kRowSamples = 16;   // of a block, forward and input gradient
 constexpr int kPartSamples = 64;  // in a part of the batch, weight gradient
 constexpr bool kDouble = sizeof(accum) == 8;
-constexpr int kMostTapChunks = kDouble ? 2 : 4;   // whose sums a lane's registers hold in the weight gradient
-constexpr int kUnit = 16;                         // bytes of the widest access
-constexpr int kPerUnit = kUnit / sizeof(scalar);  // scalars in it
-constexpr int kAccumPerUnit = kUnit / sizeof(accum);
+constexpr int kMostTapChunks = kDouble ? 2 : 4;  // whose sums a lane's registers hold in the weight gradient
 
 // Blocks that a multiprocessor must hold: a bound on registers, as low as goes without spilling.
 constexpr int kTapBlocks = kDouble ? 1 : 2;
@@ -64,8 +56,6 @@ template <bool kAligned, bool kStaged>
 constexpr int row_blocks() {
   return kDouble ? 2 : sizeof(scalar) == 4 && kAligned && kStaged ? 6 : 5;
 }
-
-enum class Path { kForward, kInputGrad, kWeightGrad };
 
 // How the host laid the work out; the same for every block.
 struct Plan {
@@ -81,216 +71,6 @@ struct Plan {
   int64_t units;     // groups * parts, one for each block; in the weight gradient times the passes
 };
 
-using Chunk = accum[kChunk];
-
-__device__ void clear(Chunk& chunk) {
-#pragma unroll
-  for (int i = 0; i < kChunk; i++) chunk[i] = 0;
-}
-
-__device__ void copy(Chunk& to, const Chunk& from) {
-#pragma unroll
-  for (int i = 0; i < kChunk; i++) to[i] = from[i];
-}
-
-template <typename T>
-struct alignas(kUnit) Unit {
-  T value[kUnit / sizeof(T)];
-};
-
-// Steps [start, start + 16) of a row, all of them inside it.
-template <bool kAligned>
-__device__ void load(Chunk& chunk, const scalar* row, int start) {
-  if constexpr (kAligned) {
-#pragma unroll
-    for (int i = 0; i < kChunk; i += kPerUnit) {
-      const auto unit = *reinterpret_cast<const Unit<scalar>*>(row + start + i);
-#pragma unroll
-      for (int u = 0; u < kPerUnit; u++) chunk[i + u] = wide(unit.value[u]);
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < kChunk; i++) chunk[i] = wide(row[start + i]);
-  }
-}
-
-// The same at the end of a row of `length`; what lies beyond is zero.
-template <bool kAligned>
-__device__ void load_end(Chunk& chunk, const scalar* row, int start, int length) {
-  if (start + kChunk <= length) {
-    load<kAligned>(chunk, row, start);
-  } else {
-#pragma unroll
-    for (int i = 0; i < kChunk; i++) chunk[i] = start + i < length ? wide(row[start + i]) : accum(0);
-  }
-}
-
-// The reverse of `load`.
-template <bool kAligned>
-__device__ void store(scalar* row, int start, int length, const Chunk& chunk) {
-  if (kAligned && start + kChunk <= length) {
-#pragma unroll
-    for (int i = 0; i < kChunk; i += kPerUnit) {
-      Unit<scalar> unit;
-#pragma unroll
-      for (int u = 0; u < kPerUnit; u++) unit.value[u] = narrow(chunk[i + u]);
-      *reinterpret_cast<Unit<scalar>*>(row + start + i) = unit;
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < kChunk; i++) {
-      if (start + i < length) row[start + i] = narrow(chunk[i]);
-    }
-  }
-}
-
-// Sixteen numbers in shared memory, staged as accum and padded with zeros.
-__device__ void load_staged(Chunk& chunk, const accum* from) {
-#pragma unroll
-  for (int i = 0; i < kChunk; i += kAccumPerUnit) {
-    const auto unit = *reinterpret_cast<const Unit<accum>*>(from + i);
-#pragma unroll
-    for (int u = 0; u < kAccumPerUnit; u++) chunk[i + u] = unit.value[u];
-  }
-}
-
-// One Toeplitz tile: sums[i] += sum_j factors[j] window[...], where the window is a chunk, `near`, and the
-// one beyond it, `far`: before it in time for the forward path and the weight gradient, after it for the
-// input gradient. At the end of the row there is no `far`, and its products are left out.
-template <Path kPath, bool kWithFar>
-__device__ void multiply(Chunk& sums, const Chunk& factors, const Chunk& near, const Chunk& far) {
-#pragma unroll
-  for (int j = 0; j < kChunk; j++) {
-#pragma unroll
-    for (int i = 0; i < kChunk; i++) {
-      const int at = kPath == Path::kForward ? i - j : kPath == Path::kInputGrad ? i + j : j - i;
-      if (at >= 0 && at < kChunk) {
-        sums[i] += factors[j] * near[at];
-      } else if (kWithFar) {
-        sums[i] += factors[j] * far[at < 0 ? at + kChunk : at - kChunk];
-      }
-    }
-  }
-}
-
-// Sixteen taps: staged, or where they are, and zero beyond the last.
-template <bool kStaged>
-__device__ void load_taps(Chunk& factors, const void* filter, int c, int taps) {
-  if constexpr (kStaged) {
-    load_staged(factors, static_cast<const accum*>(filter) + c * kChunk);
-  } else {
-    load_end<false>(factors, static_cast<const scalar*>(filter), c * kChunk, taps);
-  }
-}
-
-__device__ int chunks_of(int length) { return (length + kChunk - 1) / kChunk; }
-
-// The three walks below meet the end of the row, where a chunk may be cut short, before or after their loop,
-// never in it. Lanes that share a row walk different distances; the loop's end brings them together.
-
-// Output chunk `o` of the forward path: from the newest input to the oldest.
-template <bool kAligned, bool kStaged>
-__device__ void output_chunk(Chunk& sums, const scalar* x, const void* filter, int o, int length, int taps) {
-  Chunk factors, near, far;
-  clear(sums);
-  load_end<kAligned>(near, x, o * kChunk, length);
-  const int tap_chunks = chunks_of(taps);
-#pragma unroll 1
-  for (int c = 0; c < min(o, tap_chunks); c++) {
-    load_taps<kStaged>(factors, filter, c, taps);
-    load<kAligned>(far, x, (o - c - 1) * kChunk);
-    multiply<Path::kForward, true>(sums, factors, near, far);
-    copy(near, far);
-  }
-  if (o < tap_chunks) {
-    load_taps<kStaged>(factors, filter, o, taps);
-    multiply<Path::kForward, false>(sums, factors, near, near);
-  }
-}
-
-// Chunk `o` of the input gradient: from the newest gradient to the oldest.
-template <bool kAligned, bool kStaged>
-__device__ void input_grad_chunk(Chunk& sums, const scalar* gy, const void* filter, int o, int length,
-                                 int taps) {
-  Chunk factors, near, far;
-  clear(sums);
-  const int last = chunks_of(length) - 1;
-  int c = min(last - o, chunks_of(taps) - 1);
-  if (o + c == last) {
-    load_taps<kStaged>(factors, filter, c, taps);
-    load_end<kAligned>(far, gy, last * kChunk, length);
-    multiply<Path::kInputGrad, false>(sums, factors, far, far);
-    c--;
-  } else {
-    load_end<kAligned>(far, gy, (o + c + 1) * kChunk, length);
-  }
-#pragma unroll 1
-  for (; c >= 0; c--) {
-    load_taps<kStaged>(factors, filter, c, taps);
-    load<kAligned>(near, gy, (o + c) * kChunk);
-    multiply<Path::kInputGrad, true>(sums, factors, near, far);
-    copy(far, near);
-  }
-}
-
-// The sums of tap chunk `c` over one sample's row: from the newest gradient to the oldest.
-template <bool kAligned>
-__device__ void tap_chunk(Chunk& sums, const scalar* gy, const scalar* x, int c, int length) {
-  Chunk factors, near, far;
-  clear(sums);
-  int m = chunks_of(length) - 1 - c;
-  load_end<kAligned>(factors, gy, (c + m) * kChunk, length);
-  load_end<kAligned>(near, x, m * kChunk, length);
-#pragma unroll 1
-  for (; m > 0; m--) {
-    load<kAligned>(far, x, (m - 1) * kChunk);
-    multiply<Path::kWeightGrad, true>(sums, factors, near, far);
-    load<kAligned>(factors, gy, (c + m - 1) * kChunk);
-    copy(near, far);
-  }
-  multiply<Path::kWeightGrad, false>(sums, factors, near, near);
-}
-
-// Rows that start on 16 bytes are spread to the pitch; the others are kept as one run.
-template <bool kAligned>
-__device__ scalar* first_row(unsigned char* buffer, const scalar* global) {
-  return reinterpret_cast<scalar*>(buffer + (kAligned ? 0 : reinterpret_cast<uintptr_t>(global) % kUnit));
-}
-
-// Calls move(shared, global) for each 16 bytes of a tile that this lane carries, and one(shared, global)
-// for each scalar at the ends that does not fill 16 bytes.
-template <bool kAligned, typename Move, typename One>
-__device__ void for_tile(scalar* shared, int64_t global, int rows, int length, int pitch, int lane, Move move,
-                         One one) {
-  const int count = rows * length;
-  if constexpr (kAligned) {
-    const int per_row = length / kPerUnit;
-    const unsigned reciprocal = 0xffffffffu / per_row + 1;  // u / per_row = high word of u * this
-    const int pad = pitch - length;
-    for (int u = lane; u < count / kPerUnit; u += 32) {
-      const int row = pad ? __umulhi(u, reciprocal) : 0;
-      move(shared + u * kPerUnit + row * pad, global + u * kPerUnit);
-    }
-  } else {
-    const int offset = static_cast<int>(reinterpret_cast<uintptr_t>(shared) % kUnit / sizeof(scalar));
-    const int head = min(count, (kPerUnit - offset) % kPerUnit);
-    const int units = (count - head) / kPerUnit;
-    const int tail = head + units * kPerUnit;
-    if (lane < head) one(shared + lane, global + lane);
-    for (int u = lane; u < units; u += 32) move(shared + head + u * kPerUnit, global + head + u * kPerUnit);
-    if (tail + lane < count) one(shared + tail + lane, global + tail + lane);
-  }
-}
-
-template <bool kAligned>
-__device__ void copy_in(scalar* shared, const scalar* from, int64_t first, int rows, int length, int pitch,
-                        int lane) {
-  for_tile<kAligned>(
-      shared, first, rows, length, pitch, lane,
-      [&](scalar* to, int64_t at) { __pipeline_memcpy_async(to, from + at, kUnit); },
-      [&](scalar* to, int64_t at) { *to = from[at]; });
-}
-
 // One tap of a filter, or the zero that pads it, to shared memory.
 __device__ void copy_tap(accum* to, const scalar* from, bool inside) {
   if (!inside) {
@@ -300,17 +80,6 @@ __device__ void copy_tap(accum* to, const scalar* from, bool inside) {
   } else {
     *to = wide(*from);
   }
-}
-
-template <bool kAligned>
-__device__ void copy_out(scalar* to, int64_t first, scalar* shared, int rows, int length, int pitch,
-                         int lane) {
-  for_tile<kAligned>(
-      shared, first, rows, length, pitch, lane,
-      [&](scalar* at, int64_t g) {
-        __stcs(reinterpret_cast<uint4*>(to + g), *reinterpret_cast<const uint4*>(at));
-      },
-      [&](scalar* at, int64_t g) { to[g] = *at; });
 }
 
 // A share of the batch and of the channels: samples first, first + step, ... and channels h0 to h0 + rows.

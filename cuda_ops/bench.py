@@ -134,9 +134,7 @@ def _parser() -> argparse.ArgumentParser:
         help="times that each call is timed; fewer where it takes more than 20 ms; default 50",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the record here as well")
-    parser.add_argument(
-        "--commit", help="the commit to record, for a copy without its git history"
-    )
+    parser.add_argument("--commit", help="the commit to record, for a copy without its git history")
     parser.add_argument(
         "--table", type=Path, metavar="FILE", help="only print this record, in Markdown"
     )

@@ -19,8 +19,8 @@
 //   another, but for the filters, which a block's four warps stage together when it starts.
 //   forward, input gradient  an output chunk replaces the input chunk that nobody needs any more, and the
 //                            tile is copied out as it came in. A block takes 16 samples and ends: on an
-//                            H200 the order in which the hardware hands out short blocks keeps reads and
-//                            writes close together, which a loop over the whole batch does not.
+//                            H200 short blocks copied the same tiles 4 % faster than a loop over the whole
+//                            batch did, presumably as reads and writes stay closer together.
 //   weight gradient          the lane adds up its taps' sums over a whole part of the batch, in registers;
 //                            each sample is summed first, which keeps the rounding error near that of one
 //                            sample. The next sample is fetched meanwhile. One partial sum for 64 samples:

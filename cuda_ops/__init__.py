@@ -83,7 +83,7 @@ def depthwise_conv(x: torch.Tensor, k: torch.Tensor, kernel: str = "pytorch") ->
         raise TypeError(f"x and k must be real floating-point tensors, not {x.dtype} and {k.dtype}")
     dtype = torch.promote_types(x.dtype, k.dtype)
     device = x.device.type
-    autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    autocast = not x.is_meta and torch.is_autocast_enabled(device)  # meta tensors know none
     if autocast and dtype != torch.float64:
         dtype = torch.get_autocast_dtype(device)
     x, k = x.to(dtype), k.to(dtype)

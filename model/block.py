@@ -11,7 +11,7 @@ from model.ssm import Init, SSMFilter
 class S4ConvDBlock(nn.Module):
     """Long convolution, skip, GELU, gated mixing of the channels, residual.
 
-    u -> u + GLU(Linear(GELU(Dropout(conv(u, k) + D u)))), on u (B, H, L).
+    u -> u + GLU(Linear(GELU(Dropout(conv(u, k) + D u)))), on u (B, L, H), the convolution along L.
 
     Args:
         channels: H.
@@ -40,12 +40,15 @@ class S4ConvDBlock(nn.Module):
         # A Sequential of one, because the published weights are named output_linear.0.
         self.output_linear = nn.Sequential(nn.Linear(channels, 2 * channels))
 
-    def forward(self, u: torch.Tensor) -> torch.Tensor:
-        """(B, H, L) -> (B, H, L)."""
-        x = u if self.norm is None else self.norm(u.transpose(1, 2)).transpose(1, 2)
-        x = x.contiguous()  # once, where the convolution and its gradient would each copy it
-        y = depthwise_conv(x, self.kernel_layer(x.shape[-1]), self.kernel)
-        y = torch.addcmul(y, self.D.unsqueeze(-1), x)
-        y = F.gelu(self.dropout(y))
-        y = F.glu(self.output_linear(y.transpose(1, 2)), dim=-1)
-        return y.transpose(1, 2) + u
+    def forward(self, u: torch.Tensor, last_only: bool = False) -> torch.Tensor:
+        """(B, L, H) -> (B, L, H), or (B, 1, H) where only the last step is asked for."""
+        x = u if self.norm is None else self.norm(u)
+        k = self.kernel_layer(x.shape[1])
+        k = k + F.pad(self.D.unsqueeze(-1), (0, k.shape[1] - 1))  # D u: one more tap, of no delay
+        # Each copy once: left to the operators, the convolution, its gradients and every pass over
+        # y would meet a transposed tensor.
+        y = depthwise_conv(x.transpose(1, 2).contiguous(), k, self.kernel)
+        if last_only:
+            y, u = y[..., -1:], u[:, -1:]
+        y = F.gelu(self.dropout(y.transpose(1, 2).contiguous()))
+        return u + F.glu(self.output_linear(y), dim=-1)

@@ -46,10 +46,10 @@ class S4ConvD(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(B, L, F) -> (B,)."""
-        u = self.encoder(x).transpose(1, 2)  # (B, H, L)
-        for block in self.blocks:
-            u = block(u)
-        last = u[..., -1]  # (B, H)
+        u = self.encoder(x)  # (B, L, H)
+        for n, block in enumerate(self.blocks, 1):
+            u = block(u, last_only=n == len(self.blocks))  # the decoder reads no other step
+        last = u[:, -1]  # (B, H)
         if self.norm is not None:
             last = self.norm(last)
         return self.decoder(last).squeeze(-1)

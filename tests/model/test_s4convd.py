@@ -67,6 +67,24 @@ def test_published_weights_give_the_published_outputs() -> None:
     assert ((found - expected).norm() / expected.norm()).item() < 1e-5
 
 
+def test_published_weights_get_the_published_gradients() -> None:
+    """Of a loss with weights of its own, to each parameter, in float64."""
+    state = {name: w.double().requires_grad_() for name, w in published_weights().items()}
+    x, weight = torch.randn(32, L, FEATURES).double(), torch.randn(32).double()
+    (published_formula(state, x) * weight).sum().backward()
+    network = load_published({name: w.detach() for name, w in state.items()}).double().eval()
+    (network(x) * weight).sum().backward()
+    for name, p in network.named_parameters():
+        expected = state[name].grad.reshape(p.shape)
+        assert ((p.grad - expected).norm() / expected.norm()).item() < 1e-6, name
+
+
+def test_the_last_step_alone_is_the_last_of_all_steps() -> None:
+    block = S4ConvDBlock(H, norm=True).eval()
+    u = torch.randn(4, L, H)
+    torch.testing.assert_close(block(u, last_only=True), block(u)[:, -1:])
+
+
 def test_the_published_form_has_the_published_parameters() -> None:
     network = S4ConvD(FEATURES, H, BLOCKS, 2 * HALF, init="published")
     expected = {name: tensor.shape for name, tensor in published_weights().items()}
@@ -89,13 +107,13 @@ def test_the_residual_goes_around_the_norm() -> None:
     block = S4ConvDBlock(H, norm=True).eval()
     torch.nn.init.zeros_(block.output_linear[0].weight)
     torch.nn.init.zeros_(block.output_linear[0].bias)
-    u = 3 + 2 * torch.randn(4, H, L)
+    u = 3 + 2 * torch.randn(4, L, H)
     assert torch.equal(block(u), u)
 
 
 def test_norm_makes_the_branch_blind_to_scale() -> None:
     block = S4ConvDBlock(H, norm=True).eval()
-    u = torch.randn(4, H, L)
+    u = torch.randn(4, L, H)
     torch.testing.assert_close(block(10 * u) - 10 * u, block(u) - u, rtol=1e-3, atol=1e-3)
 
 

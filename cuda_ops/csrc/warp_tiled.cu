@@ -140,11 +140,13 @@ __global__ void __launch_bounds__(kThreads, row_blocks<kAligned, kStaged>())
       source = in + tile + static_cast<int64_t>(row) * shape.L;
       filter = k + static_cast<int64_t>(own.h0 + row) * shape.K;
     }
-    // An output chunk overwrites the input that only itself and the chunks already done have read.
+    // The longest sums first: an output chunk overwrites the input that only itself and the chunks already
+    // done have read.
     const int rounds = (chunks + sharing - 1) / sharing;
     for (int round = 0; round < rounds; round++) {
-      const int o = (kPath == Path::kForward ? rounds - 1 - round : round) * sharing + first;
-      const bool busy = row < own.rows && o < chunks;
+      const int n = round * sharing + first;
+      const int o = kPath == Path::kForward ? chunks - 1 - n : n;
+      const bool busy = row < own.rows && n < chunks;
       Chunk sums;
       if (busy) {
         if constexpr (kPath == Path::kForward) {
@@ -298,6 +300,7 @@ Plan plan_for(Path path, Shape shape, int device, size_t& bytes) {
     while (plan.tile_rows > 1 && tap_chunks > 32 / plan.tile_rows * kMostTapChunks) plan.tile_rows /= 2;
   }
   int64_t tile, of_warp, needed;
+  const int64_t room = per_multiprocessor / blocks - reserved;
   const auto measure = [&](int stages) {
     const int64_t rows = plan.tile_rows;
     plan.stages = stages;
@@ -307,17 +310,18 @@ Plan plan_for(Path path, Shape shape, int device, size_t& bytes) {
     of_warp = weight_grad ? std::max(2 * stages * tile, sums) : tile;
     needed = kWarps * of_warp + (weight_grad ? 0 : filters);
   };
-  for (measure(weight_grad ? 2 : 1); plan.tile_rows > 1 && needed > per_multiprocessor / blocks - reserved;) {
-    plan.tile_rows /= 2;
-    measure(plan.stages);
-  }
+  for (measure(1); plan.tile_rows > 1 && needed > room; measure(1)) plan.tile_rows /= 2;
   plan.groups = static_cast<int>(ceil_div(shape.H, plan.tile_rows));
   plan.group_rows = static_cast<int>(ceil_div(shape.H, plan.groups));
   plan.units = plan.groups * plan.parts;
-  // Fetching ahead takes twice the room. Without it more warps run at once: better, if some had to wait.
+  // Fetching ahead takes twice the room. Where units have to wait for one another, more warps at once are
+  // worth more.
   const int64_t at_once =
       static_cast<int64_t>(attribute(cudaDevAttrMultiProcessorCount, device)) * blocks * kWarps;
-  if (weight_grad && (plan.units > at_once || needed > per_block)) measure(1);
+  if (weight_grad && plan.units <= at_once) {
+    measure(2);
+    if (needed > room) measure(1);
+  }
   const bool staged = needed <= per_block;
   plan.pitch = static_cast<int>(aligned(shape) ? pitch / sizeof(scalar) : shape.L);
   plan.tile_bytes = staged ? static_cast<int>(tile) : 0;

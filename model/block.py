@@ -40,15 +40,23 @@ class S4ConvDBlock(nn.Module):
         # A Sequential of one, because the published weights are named output_linear.0.
         self.output_linear = nn.Sequential(nn.Linear(channels, 2 * channels))
 
-    def forward(self, u: torch.Tensor, last_only: bool = False) -> torch.Tensor:
-        """(B, L, H) -> (B, L, H), or (B, 1, H) where only the last step is asked for."""
+    def forward(self, u: torch.Tensor, k: torch.Tensor, last_only: bool = False) -> torch.Tensor:
+        """One layer.
+
+        Args:
+            u: (B, L, H).
+            k: this block's filter, (H, L), of `kernel_layer`; the network makes all at once.
+            last_only: whether the last step is all that is wanted.
+
+        Returns:
+            (B, L, H), or (B, 1, H).
+        """
         x = u if self.norm is None else self.norm(u)
-        k = self.kernel_layer(x.shape[1])
         k = k + F.pad(self.D.unsqueeze(-1), (0, k.shape[1] - 1))  # D u: one more tap, of no delay
         # Each copy once: left to the operators, the convolution, its gradients and every pass over
         # y would meet a transposed tensor.
         y = depthwise_conv(x.transpose(1, 2).contiguous(), k, self.kernel)
         if last_only:
             y, u = y[..., -1:], u[:, -1:]
-        y = F.gelu(self.dropout(y.transpose(1, 2).contiguous()))
+        y = F.gelu(self.dropout(y).transpose(1, 2).contiguous())
         return u + F.glu(self.output_linear(y), dim=-1)

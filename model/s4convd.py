@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from model.block import S4ConvDBlock
-from model.ssm import Init
+from model.ssm import Init, SSMFilter, filters_of
 
 
 class S4ConvD(nn.Module):
@@ -17,7 +17,7 @@ class S4ConvD(nn.Module):
     Args:
         features: F.
         channels: H.
-        blocks: number of blocks.
+        blocks: number of blocks, at least 1.
         state_size: N of each filter's state-space model.
         dropout: probability in each block.
         init: start of the state-space models, see `SSMFilter`.
@@ -47,8 +47,10 @@ class S4ConvD(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(B, L, F) -> (B,)."""
         u = self.encoder(x)  # (B, L, H)
-        for n, block in enumerate(self.blocks, 1):
-            u = block(u, last_only=n == len(self.blocks))  # the decoder reads no other step
+        layers = [layer for layer in self.modules() if isinstance(layer, SSMFilter)]
+        filters = filters_of(layers, x.shape[1])
+        for n, (block, k) in enumerate(zip(self.blocks, filters, strict=True), 1):
+            u = block(u, k, last_only=n == len(self.blocks))  # the decoder reads no other step
         last = u[:, -1]  # (B, H)
         if self.norm is not None:
             last = self.norm(last)

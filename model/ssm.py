@@ -1,6 +1,7 @@
 """The state-space model's filter: (dt, A, C) -> k, (H, L)."""
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -41,27 +42,37 @@ class SSMFilter(nn.Module):
             self.A_im = nn.Parameter(math.pi * torch.arange(shape[1]).float().repeat(channels, 1))
 
     def forward(self, length: int) -> torch.Tensor:
-        """The first `length` taps, (H, length), in the parameters' type, also under autocast.
+        """The first `length` taps, (H, length), in the parameters' type, also under autocast."""
+        return filters_of([self], length)[0]
 
-        Real arithmetic (exp, cos, sin) keeps torch.compile able to generate code for it. It is done
-        in float64: the filter is small, and exp(x) - 1 and the phase of a late tap lose the digits
-        that float32 has to spare.
-        """
-        with torch.autocast(self.log_dt.device.type, enabled=False):
-            dt = self.log_dt.double().exp().unsqueeze(-1)  # (H, 1)
-            a_re, a_im = -self.log_A_re.double().exp(), self.A_im.double()  # (H, N/2)
-            x, y = dt * a_re, dt * a_im
-            # exp(x + iy) - 1 without cancellation near zero.
-            b_re = torch.expm1(x) * torch.cos(y) - 2 * torch.sin(y / 2).square()
-            b_im = torch.exp(x) * torch.sin(y)
-            norm = a_re.square() + a_im.square()
-            b_re, b_im = (b_re * a_re + b_im * a_im) / norm, (b_im * a_re - b_re * a_im) / norm
-            c_re, c_im = self.C_re.double(), self.C_im.double()
-            g_re, g_im = c_re * b_re - c_im * b_im, c_re * b_im + c_im * b_re  # C (exp(dt A)-1)/A
 
-            tap = torch.arange(length, device=dt.device, dtype=torch.float64)
-            decay = torch.exp(x.unsqueeze(-1) * tap)  # (H, N/2, L)
-            phase = y.unsqueeze(-1) * tap
-            modes = g_re.unsqueeze(-1) * (decay * phase.cos())
-            modes = modes - g_im.unsqueeze(-1) * (decay * phase.sin())
-            return 2 * modes.sum(1).to(self.log_dt.dtype)
+def filters_of(layers: Sequence[SSMFilter], length: int) -> torch.Tensor:
+    """The first `length` taps of each layer, (layers, H, length), in one pass over all of them.
+
+    A filter is small and its formula long: on a GPU the time goes by the number of operations, not
+    by their size. Real arithmetic (exp, cos, sin) keeps torch.compile able to generate code for it.
+    It is done in float64: exp(x) - 1 and the phase of a late tap lose the digits that float32 has
+    to spare. The result is in the parameters' type, also under autocast.
+    """
+
+    def stacked(name: str) -> torch.Tensor:
+        return torch.stack([getattr(layer, name) for layer in layers]).double()
+
+    with torch.autocast(layers[0].log_dt.device.type, enabled=False):
+        dt = stacked("log_dt").exp().unsqueeze(-1)  # (layers, H, 1)
+        a_re, a_im = -stacked("log_A_re").exp(), stacked("A_im")  # (layers, H, N/2)
+        x, y = dt * a_re, dt * a_im
+        # exp(x + iy) - 1 without cancellation near zero.
+        b_re = torch.expm1(x) * torch.cos(y) - 2 * torch.sin(y / 2).square()
+        b_im = torch.exp(x) * torch.sin(y)
+        norm = a_re.square() + a_im.square()
+        b_re, b_im = (b_re * a_re + b_im * a_im) / norm, (b_im * a_re - b_re * a_im) / norm
+        c_re, c_im = stacked("C_re"), stacked("C_im")
+        g_re, g_im = c_re * b_re - c_im * b_im, c_re * b_im + c_im * b_re  # C (exp(dt A) - 1) / A
+
+        tap = torch.arange(length, device=dt.device, dtype=torch.float64)
+        decay = torch.exp(x.unsqueeze(-1) * tap)  # (layers, H, N/2, length)
+        phase = y.unsqueeze(-1) * tap
+        modes = g_re.unsqueeze(-1) * (decay * phase.cos())
+        modes = modes - g_im.unsqueeze(-1) * (decay * phase.sin())
+        return 2 * modes.sum(2).to(layers[0].log_dt.dtype)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from model.ssm import SSMFilter
+from model.ssm import SSMFilter, filters_of
 
 
 def complex_filter(layer: SSMFilter, length: int) -> torch.Tensor:
@@ -31,6 +31,21 @@ def test_each_channel_is_right(init, length, limit, perturbed) -> None:
             for parameter in layer.parameters():
                 parameter.add_(0.3 * torch.randn_like(parameter))
     assert channel_error(layer(length), complex_filter(layer, length)) < limit
+
+
+def test_several_layers_at_once_keep_their_own_filters_and_gradients() -> None:
+    layers = [SSMFilter(16, 8).double() for _ in range(3)]
+    weights = torch.randn(3, 16, 48, dtype=torch.float64)
+    together = filters_of(layers, 48)
+    (together * weights).sum().backward()
+    for layer, found, weight in zip(layers, together, weights, strict=True):
+        grads = [p.grad.clone() for p in layer.parameters()]
+        layer.zero_grad()
+        alone = layer(48)
+        (alone * weight).sum().backward()
+        torch.testing.assert_close(found, alone)
+        for p, grad in zip(layer.parameters(), grads, strict=True):
+            torch.testing.assert_close(grad, p.grad)
 
 
 def test_autocast_does_not_touch_it() -> None:

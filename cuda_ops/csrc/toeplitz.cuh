@@ -6,7 +6,6 @@
 namespace {
 
 constexpr int kChunk = 16;
-constexpr int kFewSteps = 4;                      // at a row's end: so few are multiplied on their own
 constexpr int kUnit = 16;                         // bytes of the widest access
 constexpr int kPerUnit = kUnit / sizeof(scalar);  // scalars in it
 constexpr int kAccumPerUnit = kUnit / sizeof(accum);
@@ -88,12 +87,11 @@ __device__ void load_staged(Chunk& chunk, const accum* from) {
 
 // One Toeplitz tile: sums[i] += sum_j factors[j] window[...], where the window is a chunk, `near`, and the
 // one beyond it, `far`: before it in time for the forward path and the weight gradient, after it for the
-// input gradient. At the end of the row there is no `far`, and its products are left out; of the factors,
-// those from kFactors on.
-template <Path kPath, bool kWithFar, int kFactors = kChunk>
+// input gradient. At the end of the row there is no `far`, and its products are left out.
+template <Path kPath, bool kWithFar>
 __device__ void multiply(Chunk& sums, const Chunk& factors, const Chunk& near, const Chunk& far) {
 #pragma unroll
-  for (int j = 0; j < kFactors; j++) {
+  for (int j = 0; j < kChunk; j++) {
 #pragma unroll
     for (int i = 0; i < kChunk; i++) {
       const int at = kPath == Path::kForward ? i - j : kPath == Path::kInputGrad ? i + j : j - i;
@@ -174,15 +172,6 @@ __device__ void tap_chunk(Chunk& sums, const scalar* gy, const scalar* x, int c,
   int m = chunks_of(length) - 1 - c;
   load_end<kAligned>(factors, gy, (c + m) * kChunk, length);
   load_end<kAligned>(near, x, m * kChunk, length);
-  if constexpr (!kAligned) {  // in aligned rows the test costs more than it saves
-    if (m > 0 && (length - 1) % kChunk < kFewSteps) {
-      load<kAligned>(far, x, (m - 1) * kChunk);
-      multiply<Path::kWeightGrad, true, kFewSteps>(sums, factors, near, far);
-      load<kAligned>(factors, gy, (c + m - 1) * kChunk);
-      copy(near, far);
-      m--;
-    }
-  }
 #pragma unroll 1
   for (; m > 0; m--) {
     load<kAligned>(far, x, (m - 1) * kChunk);

@@ -288,14 +288,23 @@ def test_ctrl_c_leaves_a_checkpoint(run: Runner, tmp_path: Path) -> None:
     command += [f"--{name}={value}" for name, value in settings.items()]
     last = tmp_path / "runs" / "version_0" / "checkpoints" / "last.ckpt"
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=tmp_path,
+        # A shell's background job ignores Ctrl-C, and so would what it starts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as process:
         give_up = time.monotonic() + 120
         while not last.is_file() and process.poll() is None and time.monotonic() < give_up:
             time.sleep(0.1)
         time.sleep(0.2)  # well into the next epoch
         os.kill(process.pid, signal.SIGINT)
-        text, _ = process.communicate(timeout=60)
+        try:
+            text, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()  # or leaving the block would wait for it
     assert process.returncode == 1, text
     assert "Traceback" not in text
     assert str(last) in text

@@ -7,74 +7,34 @@ memory of `cuda_ops.ceilings`.
 
     python -m cuda_ops.bench --json record.json     measures the study's shape
     python -m cuda_ops.bench --table record.json    prints a record in Markdown
+    python -m cuda_ops.bench --roofline record.json   prints what bounds its kernels, in words
 
 The study's shape takes about 11 GiB of the GPU's memory, with --no-formulations about 6.
 """
 
 import argparse
 import json
-import platform
-import re
-import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from cuda_ops import report
+from cuda_ops import report, roofline
+from cuda_ops.ceilings import multiply_adds
 from cuda_ops.contenders import STUDY, Size, contenders
-from cuda_ops.errors import KernelUnavailableError
+from cuda_ops.environment import environment
 from cuda_ops.jit import VARIANTS
 from cuda_ops.launch import SCALARS
 from cuda_ops.measure import measure
 from cuda_ops.timing import eviction_buffer, tell
-from cuda_ops.toolchain import find_nvcc
 from cuda_ops.verify import WrongResultError
 
 
-def environment(device: torch.device) -> dict[str, Any]:
-    """What the numbers are measured on, and when."""
-    properties = torch.cuda.get_device_properties(device)
-    try:
-        nvcc = re.search(r"release (\S+),", find_nvcc()[1])
-    except KernelUnavailableError:
-        nvcc = None
-    return {
-        "device": {
-            "name": properties.name,
-            "capability": f"{properties.major}.{properties.minor}",
-            "multiprocessors": properties.multi_processor_count,
-            "memory_bytes": properties.total_memory,
-            "l2_bytes": properties.L2_cache_size,
-            "driver": _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
-        },
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "cuda": torch.version.cuda,
-            "nvcc": nvcc and nvcc[1],
-        },
-        # Of tracked files; --exclude leaves the hash alone, without a tag's name.
-        "commit": _output("git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"),
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-    }
-
-
-def _output(*command: str) -> str | None:
-    """The first line that a command prints; None where it fails or is not installed."""
-    try:
-        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
-    except OSError:
-        return None
-    lines = done.stdout.split("\n")
-    return lines[0].strip() or None if done.returncode == 0 else None
-
-
-def _size(word: str) -> Size:
+def size_option(word: str) -> Size:
+    """The shape that a command line names, as in 16384x128x48; for argparse."""
     numbers = word.split("x")
     if len(numbers) not in (3, 4) or not all(n.isdecimal() and int(n) for n in numbers):
         raise argparse.ArgumentTypeError(
@@ -107,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--shape",
-        type=_size,
+        type=size_option,
         action="append",
         metavar="BxHxL[xK]",
         help=f"batch, channels, length and taps; may be repeated; default {STUDY}",
@@ -138,6 +98,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--table", type=Path, metavar="FILE", help="only print this record, in Markdown"
     )
+    parser.add_argument(
+        "--roofline", type=Path, metavar="FILE", help="only print what bounds this record's kernels"
+    )
     return parser
 
 
@@ -149,15 +112,16 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
     record = environment(device)
     record["commit"] = args.commit or record["commit"]
     evict = eviction_buffer(device, record["device"]["l2_bytes"])
+    record["fma"] = asdict(multiply_adds(device, args.repeats))
     runs = [measure(size, dtype, found, args.repeats, evict) for size in args.shape or [STUDY]]
     tell(f"peak memory {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
     return record | {"runs": [asdict(run) for run in runs]}
 
 
-def _markdown(path: Path) -> str:
-    """The table of a record; raises ValueError where the file holds none."""
+def _markdown(path: Path, table: Callable[[dict[str, Any]], str]) -> str:
+    """A table of a record; raises ValueError where the file holds none."""
     try:
-        return report.markdown(json.loads(path.read_text()))
+        return table(json.loads(path.read_text()))
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{path} is no record of this bench: {error!r}") from error
 
@@ -167,7 +131,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     try:
         if args.table:
-            print(_markdown(args.table))
+            print(_markdown(args.table, report.markdown))
+            return 0
+        if args.roofline:
+            print(_markdown(args.roofline, roofline.markdown))
             return 0
         if not (args.kernels or args.formulations):
             raise ValueError("--no-formulations and no --kernels leave nothing to measure")

@@ -3,14 +3,18 @@
 A path has to move each of its large tensors once, and its effective bandwidth is those bytes over
 its time; the filters and their gradients are left out. The ceiling that fits a path is the rate of
 a pass that reads and writes as it does.
+
+Beside the memory stands the arithmetic: the rate of multiply-adds that wait for nothing.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 
 import torch
 
 from cuda_ops.contenders import Inputs
+from cuda_ops.timing import WARM_UP, Spread, spread, timed
 
 TENSORS = {"forward": 2, "input_grad": 2, "weight_grad": 2, "both": 3}
 """Path -> large tensors that it has to read or write. Both gradients can be had in one pass, which
@@ -51,3 +55,45 @@ def passes_for(x: torch.Tensor) -> list[MemoryPass]:
 def bandwidth(x: torch.Tensor, tensors: int, ms: float) -> float:
     """GB/s (10^9) of a pass over this many tensors like x."""
     return tensors * x.numel() * x.element_size() / ms / 1e6
+
+
+@dataclass(frozen=True)
+class MultiplyAdds(Spread):
+    """The rate of float32 multiply-adds, two FLOP each, in 10^9 a second."""
+
+    gflop_s: float
+
+
+CHAINS, STEPS = 8, 512  # of multiply-adds, for each number; a chain waits for itself alone
+NUMBERS = 2**17  # for each multiprocessor: several times as many as it has threads
+
+_CHAINS = f"""
+template <typename T> T chains(T x) {{
+  T sums[{CHAINS}];
+  for (int i = 0; i < {CHAINS}; i++) sums[i] = x + i;
+#pragma unroll 32
+  for (int n = 0; n < {STEPS}; n++) {{
+    for (int i = 0; i < {CHAINS}; i++) sums[i] = sums[i] * x + x;
+  }}
+  T sum = 0;
+  for (int i = 0; i < {CHAINS}; i++) sum += sums[i];
+  return sum;
+}}
+"""
+
+
+def multiply_adds(device: torch.device, rounds: int) -> MultiplyAdds:
+    """The ceiling of float32 arithmetic without tensor cores.
+
+    PyTorch compiles the function above at run time, with the compiler that it carries, and applies
+    it to each number of a tensor: 4096 multiply-adds for 8 bytes of memory. A large float32 matrix
+    product stays a good way below that rate, as it loads its operands as well.
+    """
+    count = torch.cuda.get_device_properties(device).multi_processor_count * NUMBERS
+    x = torch.rand(count, device=device)
+    function = torch.cuda.jiterator._create_jit_fn(_CHAINS)
+    call = partial(function, x)
+    for _ in range(WARM_UP):
+        timed(call)
+    times = spread([timed(call)[0] for _ in range(rounds)])
+    return MultiplyAdds(**asdict(times), gflop_s=2 * CHAINS * STEPS * count / times.ms / 1e6)

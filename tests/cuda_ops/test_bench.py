@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from cuda_ops import bench, ceilings, measure, report, verify
+from cuda_ops import bench, ceilings, environment, measure, report, verify
 from cuda_ops.contenders import PATHS, Size
 from cuda_ops.jit import VARIANTS
 
@@ -65,6 +65,7 @@ def sample(kernels: Sequence[str] = ("naive", "warp_tiled")) -> dict[str, Any]:
         "versions": {"python": "3.12.3", "torch": "2.11.0+cu130", "cuda": "13.0", "nvcc": "13.0"},
         "commit": "0123456789abcdef0123456789abcdef01234567-dirty",
         "date": "2026-12-01",
+        "fma": {"ms": 4.0, "p10": 4.0, "p90": 4.1, "samples": 50, "gflop_s": 60e3},
         "runs": [
             {
                 "shape": {"batch": 16384, "channels": 128, "length": 48, "taps": 48},
@@ -196,9 +197,9 @@ def test_wrong_results_end_with_code_1_and_no_times(monkeypatch, tmp_path, capsy
 
 
 def test_a_command_that_fails_tells_nothing() -> None:
-    assert bench._output("sh", "-c", "echo not a repository; exit 1") is None
-    assert bench._output("no-such-program") is None
-    assert bench._output("echo", "a commit") == "a commit"
+    assert environment._output("sh", "-c", "echo not a repository; exit 1") is None
+    assert environment._output("no-such-program") is None
+    assert environment._output("echo", "a commit") == "a commit"
 
 
 # -- on a GPU ----------------------------------------------------------------------------------

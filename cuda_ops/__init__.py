@@ -11,6 +11,7 @@ from cuda_ops.errors import KernelUnavailableError, unavailable
 from cuda_ops.jit import VARIANTS, preflight
 from cuda_ops.launch import kernels
 from cuda_ops.op import check, conv_forward
+from cuda_ops.recorder import recorded_whole
 from cuda_ops.reference import pytorch_conv
 
 __all__ = [
@@ -89,7 +90,7 @@ def depthwise_conv(x: torch.Tensor, k: torch.Tensor, kernel: str = "pytorch") ->
     x, k = x.to(dtype), k.to(dtype)
     check(x, k)
     if kernel == "pytorch":
-        return pytorch_conv(x, k)
+        return recorded_whole(pytorch_conv, x, k)
     if kernel not in KERNELS or not x.is_cuda:
         require_kernel(kernel, x.device)
     return conv_forward(x, k, kernel)

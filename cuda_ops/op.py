@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from cuda_ops.launch import SCALARS, kernels
+from cuda_ops.recorder import recorded
 from cuda_ops.reference import (
     forward_by_definition,
     input_grad_by_definition,
@@ -69,19 +70,19 @@ def check_gradients(gy: torch.Tensor, x: torch.Tensor, taps: int) -> None:
 @torch.library.impl("s4convd::conv_forward", "cuda")
 def _forward_cuda(x: torch.Tensor, k: torch.Tensor, kernel: str) -> torch.Tensor:
     check(x, k)
-    return kernels(kernel, x.device).forward(x, k)
+    return recorded("forward", kernels(kernel, x.device).forward, x, k)
 
 
 @torch.library.impl("s4convd::conv_input_grad", "cuda")
 def _input_grad_cuda(gy: torch.Tensor, k: torch.Tensor, kernel: str) -> torch.Tensor:
     check(gy, k)
-    return kernels(kernel, gy.device).input_grad(gy, k)
+    return recorded("input_grad", kernels(kernel, gy.device).input_grad, gy, k)
 
 
 @torch.library.impl("s4convd::conv_weight_grad", "cuda")
 def _weight_grad_cuda(gy: torch.Tensor, x: torch.Tensor, taps: int, kernel: str) -> torch.Tensor:
     check_gradients(gy, x, taps)
-    return kernels(kernel, x.device).weight_grad(gy, x, taps)
+    return recorded("weight_grad", kernels(kernel, x.device).weight_grad, gy, x, taps)
 
 
 # -- on a CPU: the definition, with the kernels' accumulation type -----------------------------
@@ -94,19 +95,20 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
 @torch.library.impl("s4convd::conv_forward", "cpu")
 def _forward_cpu(x: torch.Tensor, k: torch.Tensor, kernel: str) -> torch.Tensor:
     check(x, k)
-    return forward_by_definition(_wide(x), _wide(k)).to(x.dtype)
+    return recorded("forward", forward_by_definition, _wide(x), _wide(k)).to(x.dtype)
 
 
 @torch.library.impl("s4convd::conv_input_grad", "cpu")
 def _input_grad_cpu(gy: torch.Tensor, k: torch.Tensor, kernel: str) -> torch.Tensor:
     check(gy, k)
-    return input_grad_by_definition(_wide(gy), _wide(k)).to(gy.dtype)
+    return recorded("input_grad", input_grad_by_definition, _wide(gy), _wide(k)).to(gy.dtype)
 
 
 @torch.library.impl("s4convd::conv_weight_grad", "cpu")
 def _weight_grad_cpu(gy: torch.Tensor, x: torch.Tensor, taps: int, kernel: str) -> torch.Tensor:
     check_gradients(gy, x, taps)
-    return weight_grad_by_definition(_wide(gy), _wide(x), taps).to(x.dtype)
+    inputs = (_wide(gy), _wide(x), taps)
+    return recorded("weight_grad", weight_grad_by_definition, *inputs).to(x.dtype)
 
 
 # -- shapes alone ------------------------------------------------------------------------------
@@ -145,7 +147,8 @@ def _save_needed(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> Non
 
 def _forward_backward(ctx: Any, gy: torch.Tensor) -> tuple[Any, ...]:
     x, k = ctx.saved_tensors
-    gy = gy.contiguous()  # once, where the two gradients would each copy it
+    if not gy.is_contiguous():  # once, where the two gradients would each copy it
+        gy = recorded("gradient_copy", gy.contiguous)
     gx = None if k is None else conv_input_grad(gy, k, ctx.kernel)
     gk = None if x is None else conv_weight_grad(gy, x, ctx.taps, ctx.kernel)
     return gx, gk, None

@@ -1,6 +1,7 @@
 """Runs of train.py as a user makes them, inside the test's own process."""
 
 import logging
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ import torch
 
 import cuda_ops
 import train
+from cuda_ops import recorder
 
 INPUTS = Path(__file__).parent / "cases" / "inputs"
 TINY = {
@@ -110,6 +112,18 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture
+def keeps_sigint() -> Iterator[None]:
+    """Ctrl-C as in a terminal.
+
+    Lightning ignores it from the first one on, and the other tests want it back; a shell's
+    background job ignores it from the start.
+    """
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, handler)
+
+
+@pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Run]]:
     """A function that runs `python train.py *args` with a tiny model, unless args say otherwise."""
     told = StringIO()
@@ -139,6 +153,8 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Callable
     yield call
     for logger in loggers:
         logger.removeHandler(handler)
+    left, recorder._at_work = recorder._at_work, None
+    assert left is None  # however the last run ended, nothing goes on being timed
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -5,7 +5,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import api_pb2, metadata
 
-from model.training.callbacks.hparams import METRICS, flatten
+from model.training.callbacks.charts import CHARTS
+from model.training.callbacks.hparams import METRICS, SCORES, flatten
 from model.training.callbacks.panels import ForecastPanels
 from model.training.callbacks.scores import score_table
 from tests.conftest import INPUTS, Run, one_file, second_kernel
@@ -34,15 +36,8 @@ OTHER = [
     "--trainer.gradient_clip_val=1.0",
     "--trainer.max_steps=2",
 ]
+TIMES = ["data", "operator", "forward", "both_gradients", "optimizer", "rest", "step"]
 BASELINES = ("persistence", "yesterday", "last week", "linear")
-
-
-@pytest.fixture
-def keeps_sigint() -> Iterator[None]:
-    """Lightning ignores Ctrl-C from the first one on: the other tests want it back."""
-    handler = signal.getsignal(signal.SIGINT)
-    yield
-    signal.signal(signal.SIGINT, handler)
 
 
 def events(folder: Path) -> EventAccumulator:
@@ -90,6 +85,18 @@ def tab_metrics(found: EventAccumulator) -> dict[str, float]:
 def status(found: EventAccumulator) -> int:
     content = found.PluginTagToContent("hparams")[metadata.SESSION_END_INFO_TAG]
     return metadata.parse_session_end_info_plugin_data(content).status
+
+
+def layouts(found: EventAccumulator) -> list[dict[str, list[str]]]:
+    """Every custom-scalars layout that was written: chart -> tags."""
+    if "custom_scalars__config__" not in found.Tags()["tensors"]:
+        return []
+    charts = []
+    for event in found.Tensors("custom_scalars__config__"):
+        layout = layout_pb2.Layout.FromString(event.tensor_proto.string_val[0])
+        of_all = [chart for category in layout.category for chart in category.chart]
+        charts.append({chart.title: list(chart.multiline.tag) for chart in of_all})
+    return charts
 
 
 def panel_steps(found: EventAccumulator) -> list[int]:
@@ -145,7 +152,9 @@ def test_hparams_of_an_interrupted_run(
     assert status(found) == api_pb2.STATUS_FAILURE
     metrics = tab_metrics(found)
     assert tuple(metrics) == METRICS
-    assert metrics == pytest.approx({name: seen[name] for name in METRICS}, rel=1e-5)
+    scores = {name: metrics[name] for name in SCORES}
+    assert scores == pytest.approx({name: seen[name] for name in SCORES}, rel=1e-5)
+    assert metrics["steady/step_ms"] > metrics["steady/operator_ms"] > 0
 
 
 def test_every_run_has_the_same_settings(run: Runner) -> None:
@@ -172,9 +181,16 @@ def test_x_is_the_optimiser_step(run: Runner) -> None:
     assert steps(found, "train/loss") == steps(found, "train/lr") == [0, 1, 2, 3, 4, 5]
     assert steps(found, "val/rmsle") == steps(found, "val/mae") == [2, 5]
     assert panel_steps(found) == [2, 5]
+    times = [*(f"time/{name}_ms" for name in TIMES), "throughput/windows_per_s"]
+    times += [f"bandwidth/{path}_gb_s" for path in ("forward", "both_gradients")]
+    for tag in times:
+        assert steps(found, tag) == [0, 1, 2, 3, 4, 5]
+    assert steps(found, "steady/step_ms") == steps(found, "steady/operator_ms") == [5]
     assert set(found.Tags()["scalars"]) == {
         *("train/loss", "train/lr", "val/rmsle", "val/mae", "val/rmse"),
         *("test/rmsle", "test/mae", "test/rmse"),
+        *("steady/step_ms", "steady/operator_ms"),
+        *times,
     }
 
 
@@ -206,18 +222,61 @@ def test_numpy_values_are_written(run: Runner, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_no_empty_dashboards(run: Runner) -> None:
-    """E06: a custom-scalars layout, a graph or an hp_metric that nothing stands behind."""
+    """E06: a graph or an hp_metric that nothing stands behind."""
     found = events(run(*NINE).folder)
-    assert plugins(found) == {"hparams"}
+    assert plugins(found) == {"hparams", "custom_scalars"}
     tags = found.Tags()
     assert not tags["graph"]
     assert not tags["histograms"]
-    assert not tags["tensors"]
+    assert tags["tensors"] == ["custom_scalars__config__"]
     assert "hp_metric" not in tags["scalars"]
     assert "hp_metric" not in tab_metrics(found)
     assert "hp_metric" not in settings(found)
     for tag in tags["scalars"]:
         assert -1 not in [event.value for event in found.Scalars(tag)], tag
+
+
+CURVES = {
+    "usual": [],
+    "few": ["--trainer.limit_val_batches=0", "--trainer.log_every_n_steps=50"],
+    "late": ["--trainer.check_val_every_n_epoch=2"],
+}
+
+
+@pytest.mark.parametrize("curves", CURVES)
+def test_the_layout_shows_curves_that_exist(run: Runner, curves: str) -> None:
+    """E06: the custom-scalars tab opens with empty charts, without some, or twice with the same."""
+    found = events(run(*NINE, "--trainer.max_epochs=3", *CURVES[curves]).folder)
+    (charts,) = layouts(found)
+    drawn = {tag for tags in charts.values() for tag in tags}
+    assert drawn <= set(found.Tags()["scalars"])
+    absent = {"time/input_grad_ms", "time/weight_grad_ms"}
+    absent |= {"bandwidth/input_grad_gb_s", "bandwidth/weight_grad_gb_s"}
+    if curves == "few":
+        absent |= {"val/rmsle", "val/mae", "val/rmse", "train/loss"}
+    assert drawn == {tag for of in CHARTS.values() for tags in of.values() for tag in tags} - absent
+    assert all(charts.values())
+    assert "Where does a step go? (ms)" in charts
+    assert "The operator, path by path (ms)" not in charts  # PyTorch's backward is one
+
+
+@pytest.mark.usefixtures("keeps_sigint")
+def test_the_layout_of_an_interrupted_run(
+    run: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E06: a run that ends before its first validation has a layout of curves it never drew."""
+
+    def interrupt(self: Any, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+        if trainer.global_step == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(ForecastPanels, "on_train_batch_start", interrupt)
+    assert run(*NINE).code == 1
+    found = events(tmp_path / "runs" / "version_0")
+    (charts,) = layouts(found)
+    assert {tag for tags in charts.values() for tag in tags} <= set(found.Tags()["scalars"])
+    assert "Errors in the meters' units" not in charts
+    assert "The operator, both gradients in one (ms)" in charts
 
 
 def test_event_files_stay_small(run: Runner, tmp_path: Path) -> None:
@@ -301,3 +360,12 @@ def test_table_of_many_rows_fits_a_terminal() -> None:
     assert {len(line) for line in (head, *rows)} == {len(head)}
     assert len(head) <= 80
     assert rows[0].split() == ["all", "1,234,567", *["11.5129"] * 5]
+
+
+def test_a_resumed_runs_curves_go_on_where_they_stopped(run: Runner) -> None:
+    """E03: one run in two files has a gap, or two points at one step."""
+    first = run(*NINE, "--trainer.max_epochs=2")
+    found = events(run(*NINE, "--trainer.max_epochs=3", "--ckpt_path", str(first.last)).folder)
+    for tag in ("train/loss", "train/lr", "time/step_ms"):
+        assert steps(found, tag) == [6, 7, 8], tag
+    assert steps(found, "val/rmsle") == [8]

@@ -21,9 +21,12 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import (
     SessionStartInfo,
 )
 
+from model.training.callbacks.timing import STEADY
+
 # The tab reads the metrics' values from the scalars of the same name, so that they are the real,
 # latest ones, also after an interrupted run.
-METRICS = ("val/rmsle", "val/mae", "val/rmse", "train/loss")
+SCORES = ("val/rmsle", "val/mae", "val/rmse", "train/loss")
+METRICS = (*SCORES, *STEADY.values())
 # The tab opens with five columns: the first in the alphabet, unless some are marked as differing.
 SHOWN_FIRST = ("data.batch_size", "data.window", "kernel", "model.channels", "model.lr")
 

@@ -19,10 +19,13 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from cuda_ops import KERNELS, KernelUnavailableError, prepare_kernel
 from data.columns import DataError
 from data.gepiii import GEPIIIDataModule
+from model.training.callbacks.charts import Charts
 from model.training.callbacks.hparams import HParams, flatten
+from model.training.callbacks.memory import MemoryForecast
 from model.training.callbacks.panels import ForecastPanels
 from model.training.callbacks.predictions import PredictionFile
 from model.training.callbacks.scores import ScoreTable
+from model.training.callbacks.timing import Timing
 from model.training.checkpoint import adopt_checkpoint, read_checkpoint
 from model.training.epochs import choose_epochs, epochs_done, refuse_finished
 from model.training.errors import UsageError
@@ -127,7 +130,7 @@ class TrainCLI(LightningCLI):
         settings = config.trainer
         if settings.logger in (None, True):
             kwargs["logger"] = StepLogger(config.runs, name="", default_hp_metric=False)
-        callbacks = [PredictionFile(config.output), ScoreTable()]
+        callbacks = [PredictionFile(config.output), ScoreTable(), MemoryForecast()]
         if settings.enable_checkpointing is not False:
             common: dict[str, Any] = {"enable_version_counter": False}
             callbacks += [
@@ -135,7 +138,7 @@ class TrainCLI(LightningCLI):
                 ModelCheckpoint(filename="last", save_on_exception=True, **common),
             ]
         if kwargs.get("logger") or settings.logger:
-            callbacks += [HParams(self._shown_settings()), ForecastPanels()]
+            callbacks += [Timing(), Charts(), HParams(self._shown_settings()), ForecastPanels()]
         if self._chooses_epochs:
             kwargs["max_epochs"] = 1  # until the data are known
         trainer = self.config_init[self.subcommand].trainer
@@ -245,6 +248,10 @@ def main(args: list[str] | None = None) -> TrainCLI:
     if not args or (args[0].startswith("-") and args[0] not in ("-h", "--help")):
         args.insert(0, "fit")
     try:
+        if args[0] == "compare":
+            from model.training.compare.command import CompareCLI  # which is a TrainCLI
+
+            return CompareCLI(args)
         return TrainCLI(args)
     except (DataError, KernelUnavailableError, UsageError) as error:
         sys.stderr.write(f"error: {error}\n")

@@ -13,6 +13,11 @@ SUBCOMMANDS = {
     "test": "score a checkpoint on the test part, beside the baselines",
     "predict": "write a checkpoint's forecasts to a file",
 }
+COMMANDS = SUBCOMMANDS | {
+    "compare": "train with several kernels in turns, and say what each brings"
+}
+"""What stands behind train.py: Lightning's subcommands, and one of our own."""
+
 TOP_OPTIONS = (
     "config",
     "kernel",
@@ -43,8 +48,8 @@ OWN_WORDS = {
 
 def short_help(fit: LightningArgumentParser) -> str:
     """The subcommands and the options that most people need, 80 columns wide."""
-    lines = ["usage: python train.py [fit|validate|test|predict] [options]", ""]
-    lines += [f"  {name:<10}{what}" for name, what in SUBCOMMANDS.items()]
+    lines = [f"usage: python train.py [{'|'.join(COMMANDS)}] [options]", ""]
+    lines += [f"  {name:<10}{what}" for name, what in COMMANDS.items()]
     lines.append("")
     actions = {action.dest: action for action in fit._actions}
     for name in TOP_OPTIONS:
@@ -53,7 +58,7 @@ def short_help(fit: LightningArgumentParser) -> str:
         given = action.default is None or name == "config"
         line = f"  --{name:<21}{text}" + ("" if given else f" [{action.default}]")
         lines += textwrap.wrap(line, 80, subsequent_indent=" " * 25, break_on_hyphens=False)
-    lines += ["", "every option: python train.py fit --help"]
+    lines += ["", "every option: python train.py fit --help; python train.py compare --help"]
     return "\n".join(lines)
 
 

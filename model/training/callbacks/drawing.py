@@ -7,19 +7,13 @@ from datetime import date, timedelta
 
 import numpy as np
 import torch
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 from torchvision.transforms.functional import pil_to_tensor
 from torchvision.utils import make_grid
 
-# Pillow draws lines without antialiasing: draw larger by this factor, then downsample.
-SCALE = 3
-INK, MUTED, FRAME, FAINT = "#263238", "#66757f", "#cfd6da", "#edf0f2"
-ORANGE = "#f57c00"
-ROUND_STEPS = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0)
-MAX_TICKS = 4
-
-Point = tuple[float, float]
-Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
+from model.canvas import FAINT, FRAME, INK, MUTED, ORANGE, SCALE, Font, Point, default_font, shorten
+from model.canvas import compact as _compact
+from model.canvas import round_ticks as _round_ticks
 
 
 @dataclass(frozen=True)
@@ -85,7 +79,7 @@ def draw_grid(panels: Sequence[Panel], columns: int = 2) -> torch.Tensor:
 
 
 def _font(size: int) -> Font:
-    return ImageFont.load_default(size=size * SCALE)
+    return default_font(size * SCALE)
 
 
 def _has_values(values: np.ndarray) -> bool:
@@ -114,52 +108,16 @@ def _hour_range(hours: np.ndarray) -> tuple[int, int]:
     return first - lack // 2, last + lack - lack // 2
 
 
-def _round_ticks(values: np.ndarray) -> tuple[float, ...]:
-    """Three or four equally spaced round ticks that enclose the finite values (m,)."""
-    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
-    # A span under 1 % of the level would give ticks whose compact labels look the same.
-    span = max(high - low, 0.01 * max(abs(low), abs(high))) or 1.0
-    lack = (span - (high - low)) / 2
-    low, high = low - lack, high + lack
-    # A third of the span is the smallest step that can do; the next decade always does.
-    decade = math.floor(math.log10(span / (MAX_TICKS - 1)))
-    steps = [step * 10.0**power for power in (decade, decade + 1) for step in ROUND_STEPS]
-    fits = (_multiples(low, high, step) for step in steps)
-    return next(ticks for ticks in fits if len(ticks) <= MAX_TICKS)
-
-
-def _multiples(low: float, high: float, step: float) -> tuple[float, ...]:
-    """The multiples of a step from just below low to just above high."""
-    return tuple(k * step for k in range(math.floor(low / step), math.ceil(high / step) + 1))
-
-
-def _compact(value: float) -> str:
-    """A tick label of at most four significant digits, such as 12k or 2.5M."""
-    for unit, suffix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if unit <= abs(value) < 1e15:
-            return f"{value / unit:.4g}{suffix}"
-    return f"{value:.4g}"
-
-
 def _draw_header(draw: ImageDraw.ImageDraw, panel: Panel, width: int) -> None:
     """Title and legend at the left, subtitle at the right; a long title is cut short."""
     margin, line = 16 * SCALE, 16 * SCALE
     title_font, font = _font(13), _font(11)
     room = width - 3 * margin - font.getlength(panel.subtitle)
-    title = _shorten(panel.title, title_font, room)
+    title = shorten(panel.title, title_font, room)
     # The default font has no bold face: a hairline stroke gives the title its weight.
     draw.text((margin, line), title, INK, title_font, anchor="lm", stroke_width=0.5)
     draw.text((width - margin, line), panel.subtitle, MUTED, font, anchor="rm")
     _draw_legend(draw, panel, margin, 36 * SCALE)
-
-
-def _shorten(text: str, font: Font, room: float) -> str:
-    """Cut text so that it fits into room supersampled pixels, dots included."""
-    if font.getlength(text) <= room:
-        return text
-    while text and font.getlength(text + "...") > room:
-        text = text[:-1]
-    return text.rstrip() + "..."
 
 
 def _draw_legend(draw: ImageDraw.ImageDraw, panel: Panel, x: float, y: float) -> None:

@@ -10,7 +10,7 @@ import yaml
 from data.gepiii import GEPIIIDataModule
 from data.series import SeriesSet
 from data.windows import DeviceSeries
-from model.training.help import SUBCOMMANDS, TOP_OPTIONS
+from model.training.help import COMMANDS, TOP_OPTIONS
 from model.training.module import S4ConvDModule
 from tests.conftest import INPUTS, Run, assert_refused, load_checkpoint, one_file
 
@@ -30,8 +30,8 @@ def test_help_is_short(run: Runner, flag: str) -> None:
     lines = shown.text.splitlines()
     assert len(lines) <= 40
     assert [line for line in lines if len(line) > 80] == []
-    assert lines[0] == "usage: python train.py [fit|validate|test|predict] [options]"
-    for name in (*(f"--{name} " for name in TOP_OPTIONS), *SUBCOMMANDS):
+    assert lines[0] == "usage: python train.py [fit|validate|test|predict|compare] [options]"
+    for name in (*(f"--{name} " for name in TOP_OPTIONS), *COMMANDS):
         assert sum(line.strip().startswith(name) for line in lines) == 1, name
     assert "python train.py fit --help" in lines[-1]
 

@@ -13,12 +13,11 @@ from model.training.compare.figures import (
     OTHER_MASKS,
     KernelFigures,
     ceiling_gb_s,
-    fastest,
     figures,
     has_other_masks,
     reference,
 )
-from model.training.compare.words import device_name, percent, shape_of
+from model.training.compare.words import amdahl, device_name, percent, shape_of
 
 WIDTH = 80
 MISSING = "-"
@@ -35,7 +34,7 @@ def text(record: dict[str, Any]) -> str:
     ]
     if {row.name for row in study.ROWS} <= {of.name for of in found}:
         parts.append(_block(_study({of.name: of for of in found})))
-    return "\n\n".join([*parts, _wrapped(_amdahl(found))])
+    return "\n\n".join([*parts, _wrapped(amdahl(found))])
 
 
 def _head(record: dict[str, Any]) -> str:
@@ -187,30 +186,6 @@ def _study(found: dict[str, KernelFigures]) -> Iterator[str]:
             (_ratio(base.ms["step"] / of.ms["step"]), _ratio(first.epoch_s / its.epoch_s)),
         )
         yield _row(its.name, [f"{here} {theirs:>7}" for here, theirs in pairs], 17)
-
-
-def _amdahl(found: Sequence[KernelFigures]) -> str:
-    """What there is to win end to end, and what was won."""
-    base, best = found[0], fastest(found)
-    if base.share is None or base.limit is None:
-        return f"Amdahl: the operator's share of {base.name}'s step is not known."
-    told = (
-        f"Amdahl: {percent(base.share)} of the step with {base.name} is the operator, so no kernel "
-        f"can make the step more than {_ratio(base.limit)} as fast."
-    )
-    if len(found) == 1:
-        return told
-    if best is base:
-        return f"{told} No other one made it faster."
-    told += f" Reached: {_ratio(best.step_speedup)}, with {best.name}"
-    if best.step_speedup > base.limit:
-        told += ", as the rest of its step took less time, too"
-    if best.share is None or best.limit is None:
-        return f"{told}."
-    return (
-        f"{told}. The operator is {percent(best.share)} of that step: {_ratio(best.limit)} is "
-        "the most that is left."
-    )
 
 
 # -- cells -------------------------------------------------------------------------------------

@@ -1,11 +1,8 @@
 """`train.py compare` as a user runs it."""
 
-import json
 import re
-import sys
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,57 +11,16 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 import cuda_ops
-from cuda_ops.op import conv_forward
 from data.windows import DeviceSeries
-from model import block
 from model.training.callbacks.timing import WARM_UP
 from model.training.compare import command
 from model.training.compare.figures import figures
 from model.training.module import S4ConvDModule
-from tests.cases.timed_runs import NINE, Runner, curves, interrupt
+from tests.cases.timed_runs import NINE, Runner, curves
 from tests.conftest import Run, assert_refused
+from tests.model.training.compare.running import FEW, STEPS, record_in
 
-STEPS = WARM_UP + 3  # more than the three of an epoch
-FEW = [*NINE, f"--steps={STEPS}", "--rounds=2"]
 GPU = ["--trainer.accelerator=gpu", "--trainer.devices=1"]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "runs" / "compare_0"
-
-
-@pytest.fixture
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those take longer than all the rest, and have tests of their own."""
-    drawn = {"roofline": torch.zeros(3, 2, 2, dtype=torch.uint8)}
-    charts = SimpleNamespace(pictures=lambda record: drawn)
-    report = SimpleNamespace(html=lambda record: f"<p>{record['command']}")
-    monkeypatch.setitem(sys.modules, "model.training.compare.charts", charts)
-    monkeypatch.setitem(sys.modules, "model.training.compare.report", report)
-
-
-@pytest.fixture
-def kernels_anywhere(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The kernels' paths by definition, on a CPU; a list of the kernels of the calls."""
-    ran: list[str] = []
-
-    def conv(x: torch.Tensor, k: torch.Tensor, kernel: str) -> torch.Tensor:
-        ran.append(kernel)
-        if kernel == "pytorch":
-            return cuda_ops.depthwise_conv(x, k)
-        return conv_forward(x, k, kernel)
-
-    monkeypatch.setattr(command, "prepare_kernel", lambda name, device: f"{name}, of a test")
-    monkeypatch.setattr(block, "depthwise_conv", conv)
-    return ran
-
-
-def record_in(folder: Path) -> dict[str, Any]:
-    def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is no JSON")
-
-    return json.loads((folder / "compare.json").read_text(), parse_constant=refuse)
 
 
 def announced(run: Run) -> list[tuple[str, ...]]:
@@ -265,90 +221,6 @@ def test_the_next_folder_is_a_new_one(run: Runner, folder: Path) -> None:
     assert (folder.parent / "compare_11" / "compare.json").is_file()
 
 
-# -- what ends it early ------------------------------------------------------------------------
-
-
-def in_round(number: int, act: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`act(step)` in the third step of a run of that round; one kernel takes part."""
-    calls = Counter[str]()
-    step = S4ConvDModule.training_step
-
-    def acting(self: Any, batch: Any, batch_idx: int) -> Any:
-        calls["step"] += 1
-        if calls["step"] == (number - 1) * STEPS + 3:
-            act(self)
-        return step(self, batch, batch_idx)
-
-    monkeypatch.setattr(S4ConvDModule, "training_step", acting)
-
-
-def too_much(_: Any) -> None:
-    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 7 GiB")
-
-
-@pytest.mark.usefixtures("no_pictures")
-def test_whole_rounds_outlive_a_failure(
-    run: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    in_round(2, too_much, monkeypatch)
-    ended = run("compare", *FEW)
-    assert ended.code == 2
-    assert "error: the GPU's memory is too small: take a smaller --data.batch_size" in ended.text
-    assert "Traceback" not in ended.text
-    assert "what is shown is of 1 of 2 rounds" in ended.text
-    assert "1 round of 8 steps" in ended.text
-    assert re.search(r"round 2 of 2: pytorch, 8 steps \.\.\. stopped$", ended.text, re.M)
-    record = record_in(folder)
-    assert (record["rounds"], len(record["kernels"][0]["summaries"])) == (1, 1)
-    assert (folder / "report.html").is_file()
-
-
-@pytest.mark.usefixtures("no_pictures")
-def test_without_a_whole_round_the_failure_is_all(
-    run: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    in_round(1, too_much, monkeypatch)
-    ended = run("compare", *FEW)
-    assert ended.code == 2
-    assert "no round was complete: nothing is shown" in ended.text
-    assert "--data.batch_size" in ended.text
-    assert "Table II" not in ended.text
-    assert not (folder / "compare.json").exists()
-
-
-@pytest.mark.usefixtures("no_pictures", "keeps_sigint")
-def test_an_interrupted_comparison(
-    run: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    in_round(2, interrupt, monkeypatch)
-    ended = run("compare", *FEW)
-    assert ended.code == 1
-    assert ended.text.endswith("\ninterrupted\n")
-    assert "Traceback" not in ended.text
-    assert record_in(folder)["rounds"] == 1
-
-
-@pytest.mark.usefixtures("no_pictures")
-def test_an_error_of_ours_stays_an_error(
-    run: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is nobody's mistake but the code's is made a short message."""
-
-    def fail(_: Any) -> None:
-        raise ZeroDivisionError("of a test")
-
-    in_round(2, fail, monkeypatch)
-    with pytest.raises(ZeroDivisionError, match="of a test"):
-        run("compare", *FEW)
-    assert record_in(folder)["rounds"] == 1
-
-
-def test_a_loss_that_is_no_number_is_refused(run: Runner) -> None:
-    """It would be shown as an agreement of nan, and is no JSON."""
-    refused = run("compare", *FEW, "--model.lr=1e30", "--model.optimizer=sgd")
-    assert_refused(refused, "the loss of pytorch is", "at step", "--model.lr")
-
-
 # -- mistakes ----------------------------------------------------------------------------------
 
 CHOICES = "naive, coalesced, shared, warp_tiled, pytorch"
@@ -430,7 +302,7 @@ def test_a_gpu_too_small_for_the_operator_alone(
     run: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cannot(*_: Any) -> None:
-        too_much(None)
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 7 GiB")
 
     monkeypatch.setattr(command.measured, "measure", cannot)
     done = run("compare", "--kernels=pytorch", *FEW, *GPU)

@@ -34,6 +34,7 @@ import torch
 
 from cuda_ops.ceilings import CEILING, TENSORS
 from cuda_ops.contenders import BACKEND
+from model.training.callbacks.step_table import MEASURED_AS
 
 FAST = (1, 2, 10)
 """The p of fast_p, the share of paths that are right and more than p times as fast as PyTorch's
@@ -165,12 +166,7 @@ def _paths(record: dict[str, Any], ms: dict[str, float]) -> Iterator[tuple[str, 
     shape = record["shape"]
     tensor = shape["batch"] * shape["channels"] * shape["length"]
     tensor *= getattr(torch, record["dtype"]).itemsize
-    for path, kind in (
-        ("forward", "forward"),
-        ("input_grad", "input_grad"),
-        ("weight_grad", "weight_grad"),
-        ("both_gradients", "both"),
-    ):
+    for path, kind in MEASURED_AS.items():
         if path in ms:
             rate = record["blocks"] * TENSORS[kind] * tensor / ms[path] / 1e6
             ceiling = ceiling_gb_s(record, kind)

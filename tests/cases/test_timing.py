@@ -121,7 +121,7 @@ def test_a_cpu_run_says_what_measured(run: Runner) -> None:
         "whole step",
     ]
     assert table[9] == "steps measured: 7; left out: 5 warm-up"
-    assert table[10].endswith(" s with validation")
+    assert table[10].endswith(" s in all")
     assert max(map(len, table)) <= 80
     assert "memory" not in "".join(table)
     assert found.windows_per_s > 0

@@ -164,7 +164,7 @@ class StepSummary:
         steps: how many were measured. A sample of `KEPT` stands for more of them.
         left_out: reason -> how many steps are not among them.
         epoch_steps: steps of an epoch.
-        epoch_s: seconds of an epoch by the host's clock, validation included; None where no epoch
+        epoch_s: seconds of an epoch by the host's clock, validation and all; None where no epoch
             was run from its start to its end.
         peak_memory: most bytes that PyTorch held on the GPU since the first step; None on a CPU.
     """
@@ -207,7 +207,7 @@ class StepSummary:
         if self.epoch_s is None:
             seconds = self.epoch_steps * self.ms["step"].ms / 1e3
             return f"{steps}: about {seconds:,.1f} s without validation"
-        return f"{steps}: {self.epoch_s:,.1f} s with validation"
+        return f"{steps}: {self.epoch_s:,.1f} s in all"
 
 
 def _row(label: str, cells: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ from html import escape
 from io import BytesIO
 
 import torch
+from PIL.Image import Dither, Quantize
 from torchvision.transforms.functional import to_pil_image
 
 NONE = "-"  # in a table, of what there is none
@@ -156,7 +157,9 @@ def figure(image: torch.Tensor, density: int, shows: str, caption: str) -> str:
     """
     _, height, width = image.shape
     buffer = BytesIO()
-    to_pil_image(image).save(buffer, "PNG", optimize=True)
+    # 255 colours are enough for a chart's, and a palette makes the file two fifths as large.
+    palette = to_pil_image(image).quantize(255, Quantize.MAXCOVERAGE, dither=Dither.NONE)
+    palette.save(buffer, "PNG", optimize=True)
     data = base64.b64encode(buffer.getvalue()).decode()
     size = f'width="{width // density}" height="{height // density}"'
     return (

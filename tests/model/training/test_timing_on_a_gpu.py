@@ -1,7 +1,7 @@
 """The times of a training step on a GPU: whole, without waits, without cost."""
 
 import time
-from statistics import median
+from statistics import mean, median, stdev
 from typing import Any
 
 import pytest
@@ -96,7 +96,7 @@ def test_memory_does_not_climb(run: Runner, monkeypatch: pytest.MonkeyPatch) -> 
     assert abs(held[10] - held[2]) < 2**20
 
 
-BLOCK = 20  # steps
+BLOCK = 5  # steps
 
 
 @pytest.mark.slow
@@ -105,8 +105,12 @@ BLOCK = 20  # steps
 def test_its_cost_is_under_two_percent(
     run: Runner, monkeypatch: pytest.MonkeyPatch, size: str, kernel: str
 ) -> None:
-    """40, D08: blocks of steps in turn with the timing and without, by the host's clock."""
-    walls: dict[bool, list[float]] = {True: [], False: []}
+    """40, D08: blocks of steps with the timing and without, on the host's clock.
+
+    They follow each other as with, without, without, with: a drift of the clocks hits all alike,
+    and so does the loss that is logged. Neighbours are compared, as a machine's pace changes.
+    """
+    walls: list[tuple[bool, float]] = []
 
     class Alternating(Timing):
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -127,18 +131,18 @@ def test_its_cost_is_under_two_percent(
                     self._read(wait=True)  # what it recorded is part of what it costs
                 torch.cuda.synchronize()
                 took = time.perf_counter() - self.start
-                walls[self.on].append(1e3 * took / BLOCK)
+                walls.append((self.on, 1e3 * took / BLOCK))
                 recorder.pause()
                 if not self.on:
                     self._start += took  # a block without marks saves for none
-                self.on, self.start = not self.on, time.perf_counter()
+                self.on, self.start = len(walls) % 4 in (0, 3), time.perf_counter()
 
     monkeypatch.setattr("model.training.cli.Timing", Alternating)
     monkeypatch.setattr(
         "model.training.callbacks.timing.FEWEST", 0
     )  # which a run soon has behind it
     few = ["--trainer.limit_train_batches=1000000", "--trainer.limit_val_batches=0"]
-    steps = f"--trainer.max_steps={1000 if size == 'small' else 200}"
+    steps = f"--trainer.max_steps={3000 if size == 'small' else 300}"
     done = run(
         *GPU,
         *few,
@@ -149,6 +153,13 @@ def test_its_cost_is_under_two_percent(
         "--trainer.log_every_n_steps=50",
     )
     assert done.code == 0, done.text
-    timed, plain = (median(walls[on][1:]) for on in (True, False))
-    print(f"{size}, {kernel}: {timed:.3f} ms a step with the timing, {plain:.3f} without")
-    assert timed < 1.02 * plain
+    pairs = [dict(walls[n : n + 2]) for n in range(4, len(walls) - 1, 2)]  # the first warm up
+    plain = median(pair[False] for pair in pairs)
+    costs = sorted(pair[True] - pair[False] for pair in pairs)
+    kept = costs[len(costs) // 20 : -len(costs) // 20]  # without the machine's worst hiccups
+    cost, error = mean(kept), stdev(kept) / len(kept) ** 0.5
+    print(
+        f"{size}, {kernel}: {plain:.3f} ms a step, the timing adds {cost:.3f} +- {error:.3f} ms: "
+        f"{cost / plain:.2%} ({len(pairs)} pairs of {BLOCK} steps)"
+    )
+    assert cost < 0.02 * plain

@@ -26,7 +26,9 @@ from model.training.callbacks.step_table import (
 
 WARM_UP = 5  # first steps of a run, whose time says nothing about the others
 FEWEST = 32  # steps that are recorded in any case, where a run has as many
-COST = 0.01  # of the run's time: where marking takes more, it waits for a step that it can afford
+# Of the run's time: where marking takes the host more, it waits for a step that it can afford. A step
+# was seen to become longer by twice what its marks take.
+COST = 0.005
 FETCH = "[_TrainingEpochLoop].train_dataloader_next"  # what Lightning calls it
 STEADY = {"step": "steady/step_ms", "operator": "steady/operator_ms"}
 """Name of a time -> the tag of the run's median, by which HPARAMS compares runs."""

@@ -7,23 +7,32 @@ This package knows torch and nothing else of the project.
 
 import torch
 
+from cuda_ops.block import check_sizes, fused_block, fused_last_step
+from cuda_ops.block_launch import block_kernels
 from cuda_ops.errors import KernelUnavailableError, unavailable
-from cuda_ops.jit import VARIANTS, preflight
+from cuda_ops.jit import BLOCK, VARIANTS, preflight
 from cuda_ops.launch import kernels
 from cuda_ops.op import check, conv_forward
 from cuda_ops.recorder import recorded_whole
 from cuda_ops.reference import pytorch_conv
 
 __all__ = [
+    "BLOCK_KERNELS",
     "KERNELS",
     "KernelUnavailableError",
+    "check_sizes",
     "depthwise_conv",
+    "fused_block",
+    "fused_last_step",
     "prepare_kernel",
     "require_kernel",
 ]
 
 KERNELS = ("pytorch", *VARIANTS)
 """What `depthwise_conv` can run: PyTorch's own functions, or a CUDA kernel of csrc/."""
+
+BLOCK_KERNELS = (*KERNELS, "fused")
+"""What a block of the network can run: one of these for its convolution, or `fused_block`."""
 
 
 def require_kernel(name: str, device: torch.device | str | None = None) -> str:
@@ -34,12 +43,13 @@ def require_kernel(name: str, device: torch.device | str | None = None) -> str:
     Raises:
         KernelUnavailableError: it cannot; the message says what is missing and what works.
     """
-    if name not in KERNELS:
+    if name not in BLOCK_KERNELS:
         raise KernelUnavailableError(
-            f"there is no kernel '{name}'; choose from: {', '.join(KERNELS)}"
+            f"there is no kernel '{name}'; choose from: {', '.join(BLOCK_KERNELS)}"
         )
     if name != "pytorch":
-        preflight(name)
+        for variant in BLOCK if name == "fused" else (name,):
+            preflight(variant)
         if device is not None and torch.device(device).type != "cuda":
             raise unavailable(f"kernel '{name}' runs on an NVIDIA GPU, not on '{device}'")
     return name
@@ -56,7 +66,10 @@ def prepare_kernel(name: str, device: torch.device) -> str:
         return name
     if device.index is None:  # tensors name their device with its index
         device = torch.device("cuda", torch.cuda.current_device())
-    kernels(name, device)
+    if name == "fused":
+        block_kernels(device)
+    else:
+        kernels(name, device)
     major, minor = torch.cuda.get_device_capability(device)
     return f"{name} (CUDA, sm_{major}{minor})"
 
@@ -93,4 +106,6 @@ def depthwise_conv(x: torch.Tensor, k: torch.Tensor, kernel: str = "pytorch") ->
         return recorded_whole(pytorch_conv, x, k)
     if kernel not in KERNELS or not x.is_cuda:
         require_kernel(kernel, x.device)
+        if kernel not in KERNELS:
+            raise KernelUnavailableError(f"kernel '{kernel}' is for a whole block: fused_block")
     return conv_forward(x, k, kernel)

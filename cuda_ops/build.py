@@ -10,7 +10,14 @@ import sys
 import time
 
 from cuda_ops.errors import KernelUnavailableError
-from cuda_ops.jit import VARIANTS, arch_names, architectures, compile_variant
+from cuda_ops.jit import (
+    BLOCK,
+    VARIANTS,
+    arch_names,
+    architectures,
+    architectures_of,
+    compile_variant,
+)
 
 
 def main() -> None:
@@ -20,14 +27,18 @@ def main() -> None:
         description="Compile CUDA kernels before they are used, for this machine's GPUs or for "
         "what TORCH_CUDA_ARCH_LIST names.",
     )
-    parser.add_argument("variants", nargs="*", metavar="variant", help=", ".join(VARIANTS))
-    variants = parser.parse_args().variants or VARIANTS
-    for variant in variants:  # `choices` would refuse to be given none
-        if variant not in VARIANTS:
-            parser.error(f"there is no kernel '{variant}'; choose from: {', '.join(VARIANTS)}")
+    known = (*VARIANTS, *BLOCK)
+    parser.add_argument("variants", nargs="*", metavar="variant", help=", ".join(known))
+    asked = parser.parse_args().variants
+    for variant in asked:  # `choices` would refuse to be given none
+        if variant not in known:
+            parser.error(f"there is no kernel '{variant}'; choose from: {', '.join(known)}")
     try:
-        archs = architectures()
-        for variant in variants:
+        for variant in asked or known:
+            archs = architectures_of(variant, architectures())
+            if not archs:
+                print(f"{variant}: left out, it is for Hopper (9.0) alone")
+                continue
             start = time.perf_counter()
             path = compile_variant(variant, archs)
             print(f"{variant}: {time.perf_counter() - start:.1f} s, {arch_names(archs)}, {path}")

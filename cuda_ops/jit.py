@@ -1,7 +1,7 @@
 """Compiles the CUDA kernels when they are first used, and keeps what was compiled.
 
-A variant is one file of `csrc`. It is compiled once for each scalar type, and the objects are
-linked into one library, which ctypes loads: the sources read no header of PyTorch. Libraries lie in
+A variant is one file of `csrc`. It is compiled once for each of its scalar types, and the objects
+are linked into one library, which ctypes loads: no header of PyTorch is read. Libraries lie in
 ~/.cache/s4convd/kernels ($XDG_CACHE_HOME/s4convd/kernels, or $TORCH_EXTENSIONS_DIR/s4convd), each
 in a folder named after everything that decides its contents.
 """
@@ -29,6 +29,9 @@ from cuda_ops.toolchain import Toolchain, find_ninja, find_toolchain
 
 VARIANTS = ("naive", "coalesced", "shared", "warp_tiled")
 """The CUDA kernels of arXiv 2604.25422, in the order of the study."""
+
+BLOCK = ("channels_last", "mixing")
+"""The CUDA kernels of a whole block, kernel 'fused': of float32, for Hopper alone."""
 
 SCALARS = ("float32", "float64", "float16", "bfloat16")
 """The types that each variant is compiled for; they end the names of its functions."""
@@ -65,6 +68,18 @@ def architectures() -> list[str]:
     return sorted({name.replace(".", "") for name in names})
 
 
+def scalars_of(variant: str) -> tuple[str, ...]:
+    """The types that a variant is compiled for."""
+    return SCALARS[:1] if variant in BLOCK else SCALARS
+
+
+def architectures_of(variant: str, archs: Sequence[str]) -> list[str]:
+    """Those of `archs` that a variant is compiled for; `BLOCK` needs what Hopper alone has."""
+    if variant not in BLOCK:
+        return list(archs)
+    return ["90a"] if any(arch.startswith("90") for arch in archs) else []
+
+
 def preflight(variant: str) -> None:
     """Find out, without compiling, whether a variant can be compiled and run here.
 
@@ -73,10 +88,12 @@ def preflight(variant: str) -> None:
     """
     if not torch.cuda.is_available():
         why = "sees none here" if torch.version.cuda else "is built without CUDA"
+        name = "fused" if variant in BLOCK else variant
         raise unavailable(
-            f"kernel '{variant}' runs on an NVIDIA GPU, and PyTorch {torch.__version__} {why}"
+            f"kernel '{name}' runs on an NVIDIA GPU, and PyTorch {torch.__version__} {why}"
         )
-    if not library_path(variant, architectures(), find_toolchain()).is_file():
+    archs = architectures_of(variant, architectures())
+    if not library_path(variant, archs, find_toolchain()).is_file():
         find_ninja()
 
 
@@ -87,7 +104,12 @@ def load(variant: str, capability: tuple[int, int]) -> ctypes.CDLL:
     Raises:
         KernelUnavailableError: it cannot be compiled here, or it is not for this device.
     """
-    archs = architectures()
+    if variant in BLOCK and capability != (9, 0):
+        raise unavailable(
+            f"kernel 'fused' runs on a Hopper GPU, H100 or H200, of compute capability 9.0, and "
+            f"this one's is {capability[0]}.{capability[1]}; --kernel warp_tiled runs on it"
+        )
+    archs = architectures_of(variant, architectures())
     if not any(_covers(arch, capability) for arch in archs):
         major, minor = capability
         raise unavailable(
@@ -204,9 +226,9 @@ def _compile(path: Path, variant: str, archs: Sequence[str], tools: Toolchain) -
 
 def _ninja_file(variant: str, archs: Sequence[str], tools: Toolchain) -> str:
     """One object for each scalar type, at the same time, and the library of them all."""
-    objects = [f"{scalar}.o" for scalar in SCALARS]
+    objects = [f"{scalar}.o" for scalar in scalars_of(variant)]
     lines = ["rule run", "  command = $line"]
-    for scalar in SCALARS:
+    for scalar in scalars_of(variant):
         command = compile_command(variant, scalar, archs, tools)
         lines += [f"build {scalar}.o: run", f"  line = {_for_ninja(command)}"]
     # The nvcc of pip looks for its libraries in lib64, and pip puts them into lib.

@@ -25,7 +25,7 @@ SCALARS = {getattr(torch, name): name for name in NAMES}
 ALIGNMENT = 16  # bytes that one thread moves at once
 
 
-class _Shape(ctypes.Structure):
+class Shape(ctypes.Structure):
     """`Shape` of csrc/common.cuh."""
 
     _fields_ = (
@@ -59,11 +59,11 @@ class Kernels:
         function = getattr(library, f"{path}_{scalar}")
         pointer, on_device = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)  # device, stream
         if path == "weight_grad_partials":
-            function.argtypes, function.restype = (_Shape,), ctypes.c_int64
+            function.argtypes, function.restype = (Shape,), ctypes.c_int64
         elif path == "weight_grad":
-            function.argtypes = (*[pointer] * 4, _Shape, ctypes.c_int64, *on_device)
+            function.argtypes = (*[pointer] * 4, Shape, ctypes.c_int64, *on_device)
         else:
-            function.argtypes = (*[pointer] * 3, _Shape, *on_device)
+            function.argtypes = (*[pointer] * 3, Shape, *on_device)
         return function
 
     def forward(self, x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
@@ -80,7 +80,7 @@ class Kernels:
             return out
         rows, k = _dense(rows), _dense(k)
         pointers = (out.data_ptr(), rows.data_ptr(), k.data_ptr())
-        self._launch(path, rows, *pointers, _Shape(*rows.shape, k.shape[1]))
+        self._launch(path, rows, *pointers, Shape(*rows.shape, k.shape[1]))
         return out
 
     def weight_grad(
@@ -94,7 +94,7 @@ class Kernels:
         if x.numel() == 0:
             return out.zero_()
         gy, x = _dense(gy), _dense(x)
-        shape = _Shape(*x.shape, taps)
+        shape = Shape(*x.shape, taps)
         count = self._functions["weight_grad_partials", x.dtype](shape)
         # Partial sums are float32 for the half-precision types, and float64 for float64.
         wide = torch.promote_types(x.dtype, torch.float32)

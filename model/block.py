@@ -1,10 +1,12 @@
 """One layer of S4ConvD."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from cuda_ops import depthwise_conv
+from cuda_ops import depthwise_conv, fused_block, fused_last_step
 from model.ssm import Init, SSMFilter
 
 
@@ -19,7 +21,8 @@ class S4ConvDBlock(nn.Module):
         dropout: probability, ahead of the GELU.
         init: start of the state-space model, see `SSMFilter`.
         norm: LayerNorm over the channels ahead of the convolution. The published block has none.
-        kernel: which implementation of the convolution runs, a name from `cuda_ops.KERNELS`.
+        kernel: which implementation of the convolution runs, a name from `cuda_ops.KERNELS`, or
+            `fused`, which does the whole block.
     """
 
     def __init__(
@@ -53,6 +56,8 @@ class S4ConvDBlock(nn.Module):
         """
         x = u if self.norm is None else self.norm(u)
         k = k + F.pad(self.D.unsqueeze(-1), (0, k.shape[1] - 1))  # D u: one more tap, of no delay
+        if self.kernel == "fused":
+            return self._fused(x, u, k, last_only)
         # Each copy once: left to the operators, the convolution, its gradients and every pass over
         # y would meet a transposed tensor.
         y = depthwise_conv(x.transpose(1, 2).contiguous(), k, self.kernel)
@@ -60,3 +65,17 @@ class S4ConvDBlock(nn.Module):
             y, u = y[..., -1:], u[:, -1:]
         y = F.gelu(self.dropout(y).transpose(1, 2).contiguous())
         return u + F.glu(self.output_linear(y), dim=-1)
+
+    def _fused(
+        self, x: torch.Tensor, u: torch.Tensor, k: torch.Tensor, last_only: bool
+    ) -> torch.Tensor:
+        """The same, on the tensors as they lie."""
+        if last_only:
+            y, last = fused_last_step(x, k)
+            last = last if x is u else u[:, -1]
+            y = F.gelu(self.dropout(y))
+            return (last + F.glu(self.output_linear(y), dim=-1)).unsqueeze(1)
+        mixing: Any = self.output_linear[0]
+        p = self.dropout.p if self.training else 0.0
+        residual = None if x is u else u
+        return fused_block(x, residual, k, mixing.weight, mixing.bias, p)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from model.block import S4ConvDBlock
@@ -22,7 +23,7 @@ class S4ConvD(nn.Module):
         dropout: probability in each block.
         init: start of the state-space models, see `SSMFilter`.
         norm: LayerNorm in each block and ahead of the decoder; the published network has none.
-        kernel: a name from `cuda_ops.KERNELS`.
+        kernel: a name from `cuda_ops.BLOCK_KERNELS`.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class S4ConvD(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(B, L, F) -> (B,)."""
-        u = self.encoder(x)  # (B, L, H)
+        u = self._encode(x)  # (B, L, H)
         layers = [layer for layer in self.modules() if isinstance(layer, SSMFilter)]
         filters = filters_of(layers, x.shape[1])
         for n, (block, k) in enumerate(zip(self.blocks, filters, strict=True), 1):
@@ -55,6 +56,16 @@ class S4ConvD(nn.Module):
         if self.norm is not None:
             last = self.norm(last)
         return self.decoder(last).squeeze(-1)
+
+    def _encode(self, x: torch.Tensor) -> torch.Tensor:
+        if self.blocks[0].kernel != "fused":
+            return self.encoder(x)
+        # The bias as the weight of one more feature, which is 1: its gradient, a sum over all rows,
+        # would be a pass of its own. Features in fours, for the tensor cores.
+        spare = -(x.shape[-1] + 1) % 4
+        x = F.pad(F.pad(x, (0, 1), value=1.0), (0, spare))
+        weight = torch.cat([self.encoder.weight, self.encoder.bias.unsqueeze(1)], dim=1)
+        return F.linear(x, F.pad(weight, (0, spare)))
 
 
 def load_published(state_dict: Mapping[str, torch.Tensor]) -> S4ConvD:

@@ -103,6 +103,13 @@ def second_kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
 torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def full_precision() -> Iterator[None]:
+    """No test's TF32 is another's."""
+    yield
+    torch.set_float32_matmul_precision("highest")
+
+
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The tests neither read nor fill the user's cache."""

@@ -6,9 +6,10 @@ import shlex
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import lightning as L
+import torch
 import torch.distributed as dist
 from jsonargparse import ArgumentError, Namespace
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -16,7 +17,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from cuda_ops import KERNELS, KernelUnavailableError, prepare_kernel
+from cuda_ops import BLOCK_KERNELS, KernelUnavailableError, check_sizes, prepare_kernel
 from data.columns import DataError
 from data.gepiii import GEPIIIDataModule
 from model.training.callbacks.charts import Charts
@@ -64,9 +65,17 @@ class TrainCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """The options of this application, and what is one setting under two names."""
-        names = ", ".join(KERNELS)
+        names = ", ".join(BLOCK_KERNELS)
         parser.add_argument(
-            "--kernel", default="pytorch", help=f"the convolution's implementation: {names}"
+            "--kernel",
+            default="pytorch",
+            help=f"the convolution's implementation: {names}; fused does the whole block",
+        )
+        parser.add_argument(
+            "--matmul_precision",
+            type=Literal["highest", "high"] | None,
+            default=None,
+            help="float32 products on a GPU in full, or in TF32: high (default with fused)",
         )
         parser.add_argument(
             "--runs",
@@ -172,7 +181,10 @@ class TrainCLI(LightningCLI):
         size = sum(parameter.numel() for parameter in self.model.parameters())
         device = self.trainer.strategy.root_device
         kernel = prepare_kernel(self.model.kernel, device)
-        rank_zero_info(f"model: S4ConvD, {size:,} parameters; kernel: {kernel} on {device}")
+        if self.model.kernel == "fused":
+            check_sizes(self.model.hparams["channels"], self.model.hparams["window"])
+        tf32 = ", products in TF32" if self._allow_tf32(self.model.kernel, device) else ""
+        rank_zero_info(f"model: S4ConvD, {size:,} parameters; kernel: {kernel} on {device}{tf32}")
         self.datamodule.prepare_data()
         self.datamodule.setup(self.subcommand)
         if self.subcommand == "fit" and self._chooses_epochs:
@@ -181,6 +193,13 @@ class TrainCLI(LightningCLI):
             epochs = choose_epochs(batches)
             refuse_finished(self.config.fit.ckpt_path, epochs, "epochs", self.epochs_done)
             self.trainer.fit_loop.max_epochs = epochs
+
+    def _allow_tf32(self, kernel: str, device: torch.device) -> bool:
+        """Set the precision of float32 products, and say whether it makes a difference."""
+        asked = self.config[self.subcommand].matmul_precision
+        precision = asked or ("high" if kernel == "fused" else "highest")
+        torch.set_float32_matmul_precision(precision)
+        return precision == "high" and device.type == "cuda"
 
     before_validate = before_test = before_predict = before_fit
 

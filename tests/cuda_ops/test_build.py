@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cuda_ops import build, jit
-from cuda_ops.jit import SCALARS, VARIANTS, compile_variant
+from cuda_ops.jit import BLOCK, SCALARS, VARIANTS, compile_variant
 from cuda_ops.toolchain import find_toolchain
 from tests.cuda_ops.conftest import FakeToolkit, refusal
 
@@ -176,20 +176,27 @@ def test_the_command_compiles_ahead(
     toolkit: FakeToolkit, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "8.0 9.0")
-    for variant in VARIANTS:
+    every = (*VARIANTS, *BLOCK)
+    for variant in every:
         (jit.SOURCES / f"{variant}.cu").touch()
     monkeypatch.setattr(sys, "argv", ["build"])
     build.main()
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split(":")[0] for line in lines] == list(VARIANTS)
-    for line in lines:
-        assert re.fullmatch(r"\w+: \d+\.\d s, sm_80, sm_90, /.*\.so", line)
+    assert [line.split(":")[0] for line in lines] == list(every)
+    for variant, line in zip(every, lines, strict=True):
+        archs = "sm_90a" if variant in BLOCK else "sm_80, sm_90"
+        assert re.fullmatch(rf"\w+: \d+\.\d s, {archs}, /.*\.so", line)
         assert Path(line.split(", ")[-1]).is_file()
 
     monkeypatch.setattr(sys, "argv", ["compile", "naive"])
     build.main()
     assert capsys.readouterr().out.startswith("naive: 0.0 s")
-    assert toolkit.compilations() == len(VARIANTS) * len(SCALARS)
+    assert toolkit.compilations() == len(VARIANTS) * len(SCALARS) + len(BLOCK)
+
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "8.0")
+    monkeypatch.setattr(sys, "argv", ["compile", "mixing"])
+    build.main()
+    assert "mixing: left out, it is for Hopper (9.0) alone" in capsys.readouterr().out
 
 
 def test_the_command_ends_in_one_message(
@@ -215,7 +222,10 @@ def test_the_command_refuses_an_unknown_kernel(
     with pytest.raises(SystemExit) as end:
         build.main()
     assert end.value.code == 2
-    assert f"no kernel 'magic'; choose from: {', '.join(VARIANTS)}" in capsys.readouterr().err
+    assert (
+        f"no kernel 'magic'; choose from: {', '.join((*VARIANTS, *BLOCK))}"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.slow
@@ -228,12 +238,12 @@ def test_the_command_warns_of_nothing() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", [*VARIANTS, *BLOCK])
 def test_every_variant_compiles_for_every_gpu(
     real_nvcc: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str
 ) -> None:
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
-    assert compile_variant(variant, SUPPORTED).is_file()
+    assert compile_variant(variant, jit.architectures_of(variant, SUPPORTED)).is_file()
 
 
 @pytest.mark.slow

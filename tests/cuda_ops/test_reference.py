@@ -3,7 +3,14 @@
 import pytest
 import torch
 
-from cuda_ops import KERNELS, KernelUnavailableError, depthwise_conv, reference, require_kernel
+from cuda_ops import (
+    BLOCK_KERNELS,
+    KERNELS,
+    KernelUnavailableError,
+    depthwise_conv,
+    reference,
+    require_kernel,
+)
 from cuda_ops.reference import fft_conv, grouped_conv, reference_conv, toeplitz_conv
 from tests.cuda_ops.paths import by_definition, random_inputs, relative_error
 
@@ -151,7 +158,7 @@ def test_a_kernel_is_taken_or_refused_never_replaced(monkeypatch) -> None:
     assert KERNELS == ("pytorch", "naive", "coalesced", "shared", "warp_tiled")
     assert require_kernel("pytorch") == "pytorch"
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    choices = ", ".join(KERNELS)
+    choices = ", ".join(BLOCK_KERNELS)
     refused = {
         name: f"'{name}' runs on an NVIDIA GPU.*; these work: pytorch" for name in KERNELS[1:]
     }

@@ -26,8 +26,8 @@ from model.training.callbacks.step_table import (
 
 WARM_UP = 5  # first steps of a run, whose time says nothing about the others
 FEWEST = 32  # steps that are recorded in any case, where a run has as many
-# Of the run's time: where marking takes the host more, it waits for a step that it can afford. A step
-# was seen to become longer by twice what its marks take.
+# Of the run's time: where marking takes the host more, it waits for a step that it can afford. A
+# step was seen to become longer by twice what its marks take.
 COST = 0.005
 FETCH = "[_TrainingEpochLoop].train_dataloader_next"  # what Lightning calls it
 STEADY = {"step": "steady/step_ms", "operator": "steady/operator_ms"}

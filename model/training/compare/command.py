@@ -120,6 +120,8 @@ class CompareCLI(TrainCLI):
         _require(seed is not False, "compare needs a seed, the same in each run: --seed_everything")
         self.dtype = measured.operator_type(str(trainer.precision))
         self.kernels = self._prepare(device)
+        if self._allow_tf32("pytorch", device):
+            rank_zero_info("products of the network in TF32")
         self.datamodule.prepare_data()
         self.datamodule.setup("fit")
 

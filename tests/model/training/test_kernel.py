@@ -8,7 +8,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from cuda_ops import KERNELS
+from cuda_ops import BLOCK_KERNELS
 from data.gepiii import GEPIIIDataModule
 from model import block
 from model.training import cli
@@ -18,7 +18,7 @@ from tests.conftest import INPUTS, Run, assert_refused, load_checkpoint, one_fil
 Runner = Callable[..., Run]
 NINE = [*one_file(INPUTS / "B04_nine_windows.csv"), "--data.covariates=[air_temperature]"]
 GPU = ["--trainer.accelerator=gpu", "--trainer.devices=1"]
-CUDA_KERNELS = [name for name in KERNELS if name != "pytorch"]
+CUDA_KERNELS = [name for name in BLOCK_KERNELS if name != "pytorch"]
 # Plain descent, whose steps are as long as the gradients; no dropout; float32 throughout.
 HUNDRED_STEPS = [
     "--data.window=48",
@@ -102,15 +102,18 @@ def test_the_checkpoint_notes_what_trained_it(run: Runner) -> None:
 @pytest.mark.parametrize("kernel", CUDA_KERNELS)
 def test_each_kernel_trains_on_a_gpu_and_is_named(run: Runner, kernel: str) -> None:
     """Checklist 14: a slow path is used in silence. F04: the forecasts are another kernel's."""
-    done = run(*NINE, *GPU, f"--kernel={kernel}")
+    channels = ["--model.channels=64"] if kernel == "fused" else []
+    done = run(*NINE, *GPU, *channels, f"--kernel={kernel}")
     assert done.code == 0, done.text
     assert f"kernel: {kernel}" in done.text
+    assert (", products in TF32" in done.text) == (kernel == "fused")
     assert "test RMSLE" in done.text
     notes = load_checkpoint(done.best)["notes"]
     assert (notes["kernel"], notes["device"]) == (kernel, torch.cuda.get_device_name())
     on_cpu = run("predict", "--ckpt_path", done.best, *NINE)
     assert "kernel: pytorch on cpu" in on_cpu.text
-    assert forecasts(done) == pytest.approx(forecasts(on_cpu), rel=1e-4)
+    rel = 1e-2 if kernel == "fused" else 1e-4  # in TF32, or not
+    assert forecasts(done) == pytest.approx(forecasts(on_cpu), rel=rel)
 
 
 def loss_curve(run: Run) -> torch.Tensor:
@@ -131,7 +134,8 @@ def test_a_hundred_steps_with_every_kernel(run: Runner, monkeypatch: pytest.Monk
         return float(((curve - pytorch) / pytorch).abs().max())
 
     for kernel in CUDA_KERNELS:
-        difference = apart(loss_curve(run(*flags, f"--kernel={kernel}")))
+        full = "--matmul_precision=highest"
+        difference = apart(loss_curve(run(*flags, f"--kernel={kernel}", full)))
         print(f"{kernel}: at most {difference:.1e} of the loss away from pytorch")
         assert difference < 1e-4
     whole = block.depthwise_conv
@@ -143,3 +147,33 @@ def test_a_hundred_steps_with_every_kernel(run: Runner, monkeypatch: pytest.Monk
     difference = apart(loss_curve(run(*flags, "--kernel=warp_tiled")))
     print(f"with half the filter's gradient: {difference:.1e}")
     assert difference > 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.gpu
+def test_a_hundred_steps_in_tf32(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fused block's curve is pytorch's, to TF32's digits; with half a gradient it is not."""
+    flags = [*GPU, *HUNDRED_STEPS]
+    pytorch = loss_curve(run(*flags))
+
+    def apart() -> float:
+        return float(((loss_curve(run(*flags, "--kernel=fused")) - pytorch) / pytorch).abs().max())
+
+    right = apart()
+    whole = block.fused_block
+    monkeypatch.setattr(
+        block, "fused_block", lambda x, u, k, *rest: whole(x, u, k / 2 + k.detach() / 2, *rest)
+    )
+    wrong = apart()
+    print(f"fused, in TF32: {right:.1e} of the loss away; with half a gradient: {wrong:.1e}")
+    assert right < 1e-3 < wrong
+
+
+def test_what_the_fused_kernels_are_not_written_for_is_refused(
+    run: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checklist 19: the run ends in the first step, in a traceback."""
+    monkeypatch.setattr(cli, "prepare_kernel", lambda name, device: name)
+    refused = run(*NINE, "--kernel=fused", "--model.channels=48")
+    assert_refused(refused, "'fused'", "64 or 128 channels", "--kernel warp_tiled")
+    assert "data: " not in refused.text

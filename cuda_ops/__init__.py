@@ -10,6 +10,7 @@ import torch
 from cuda_ops.block import check_sizes, fused_block, fused_last_step
 from cuda_ops.block_launch import block_kernels
 from cuda_ops.errors import KernelUnavailableError, unavailable
+from cuda_ops.filters import fused_filters
 from cuda_ops.jit import BLOCK, VARIANTS, preflight
 from cuda_ops.launch import kernels
 from cuda_ops.op import check, conv_forward
@@ -23,6 +24,7 @@ __all__ = [
     "check_sizes",
     "depthwise_conv",
     "fused_block",
+    "fused_filters",
     "fused_last_step",
     "prepare_kernel",
     "require_kernel",

@@ -1,4 +1,4 @@
-"""The compiled kernels of a whole block, 'channels_last' and 'mixing', as functions of tensors.
+"""The compiled kernels of a whole block, `cuda_ops.jit.BLOCK`, as functions of tensors.
 
 All tensors are dense float32 on one Hopper GPU. Whatever else a kernel needs is allocated here, by
 PyTorch's allocator and on PyTorch's current stream.
@@ -16,7 +16,7 @@ from cuda_ops.dropout import dropout_mask
 from cuda_ops.errors import KernelUnavailableError, unavailable
 from cuda_ops.jit import BLOCK, load
 from cuda_ops.launch import Shape
-from cuda_ops.reference import forward_by_definition
+from cuda_ops.reference import filters_by_formula, forward_by_definition, with_skip
 
 CHANNELS = (64, 128)  # H that they are written for
 MOST_STEPS = 64  # L
@@ -34,11 +34,13 @@ _FUNCTIONS: dict[tuple[str, str], tuple[Any, ...]] = {
     ("mixing", "forward"): (*[_POINTER] * 5, *_ROWS, *_DROPOUT, *_WHERE),
     ("mixing", "input_grad"): (*[_POINTER] * 6, *_ROWS, *_DROPOUT, *_WHERE),
     ("mixing", "weight_grad"): (*[_POINTER] * 7, *_ROWS, *_DROPOUT, *_WHERE),
+    ("filters", "filters"): (*[_POINTER] * 7, *[_INT] * 3, *_WHERE),
+    ("filters", "filter_gradients"): (*[_POINTER] * 13, *[_INT] * 3, *_WHERE),
 }
 
 
 class BlockKernels:
-    """Both libraries, loaded for one device."""
+    """The libraries, loaded for one device."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -48,11 +50,11 @@ class BlockKernels:
             function = getattr(libraries[library], f"{name}_float32")
             function.argtypes = types
             self._functions[library, name] = function
-        self._counts = {name: library.partials_float32 for name, library in libraries.items()}
-        self._counts["channels_last"].argtypes = (Shape,)
-        self._counts["mixing"].argtypes = _ROWS
-        for count in self._counts.values():
-            count.restype = _INT64
+        self._counts = {}
+        for library, types in (("channels_last", (Shape,)), ("mixing", _ROWS)):
+            count = libraries[library].partials_float32
+            count.argtypes, count.restype = types, _INT64
+            self._counts[library] = count
         self._error_string = libraries["mixing"].error_string_float32
         self._error_string.restype = ctypes.c_char_p
 
@@ -127,6 +129,22 @@ class BlockKernels:
         partials = self._partials("mixing", *rows)
         self._launch("mixing", "weight_grad", dw, db, partials, dout, z, images[2], b, *given)
         return dz, dw, db
+
+    def filters(self, parameters: list[torch.Tensor], length: int) -> torch.Tensor:
+        """(..., length) from the six parameters of `cuda_ops.filters.fused_filters`."""
+        k = parameters[0].new_empty(*parameters[0].shape, length)
+        sizes = (parameters[0].numel(), parameters[1].shape[-1], length)
+        self._launch("filters", "filters", k, *parameters, *sizes)
+        return k
+
+    def filter_gradients(
+        self, gk: torch.Tensor, parameters: list[torch.Tensor]
+    ) -> tuple[torch.Tensor, ...]:
+        """The gradients of the six parameters from that of k (..., length)."""
+        found = tuple(torch.empty_like(parameter) for parameter in parameters)
+        sizes = (parameters[0].numel(), parameters[1].shape[-1], gk.shape[-1])
+        self._launch("filters", "filter_gradients", *found, gk, *parameters, *sizes)
+        return found
 
     def _partials(self, library: str, *arguments: Any) -> torch.Tensor:
         return torch.empty(self._counts[library](*arguments), device=self._device)
@@ -227,3 +245,17 @@ def _trials(
     yield "last step", _FLOAT32, kernels.last_step(x, k), y[:, -1]
     yield "last step, dx", _FLOAT32, found_x, dx
     yield "last step, dk", _FLOAT32, found_k, dk
+
+    parameters = [draw(3), *[draw(3, 37) for _ in range(4)], draw(3)]
+    wide = [parameter.double().requires_grad_() for parameter in parameters]
+    truth = with_skip(filters_by_formula(*wide[:5], length=70), wide[5])
+    gk = draw(3, 70)
+    truths = torch.autograd.grad(truth, wide, gk.double())
+    yield "filters", _FLOAT32, kernels.filters(parameters, 70), truth
+    for name, found, truth in zip(
+        ("log_dt", "log_A_re", "A_im", "C_re", "C_im", "skip"),
+        kernels.filter_gradients(gk, parameters),
+        truths,
+        strict=True,
+    ):
+        yield f"filters, gradient of {name}", _FLOAT32, found, truth

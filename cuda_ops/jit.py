@@ -30,7 +30,7 @@ from cuda_ops.toolchain import Toolchain, find_ninja, find_toolchain
 VARIANTS = ("naive", "coalesced", "shared", "warp_tiled")
 """The CUDA kernels of arXiv 2604.25422, in the order of the study."""
 
-BLOCK = ("channels_last", "mixing")
+BLOCK = ("channels_last", "mixing", "filters")
 """The CUDA kernels of a whole block, kernel 'fused': of float32, for Hopper alone."""
 
 SCALARS = ("float32", "float64", "float16", "bfloat16")

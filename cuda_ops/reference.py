@@ -97,3 +97,43 @@ def weight_grad_by_definition(gy: torch.Tensor, x: torch.Tensor, taps: int) -> t
 def reference_conv(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     """The truth that every kernel is held against: the definition in float64."""
     return forward_by_definition(x.double(), k.double())
+
+
+# -- the filters, see cuda_ops/filters.py -----------------------------------------------------
+
+
+def filters_by_formula(
+    log_dt: torch.Tensor,
+    log_a_re: torch.Tensor,
+    a_im: torch.Tensor,
+    c_re: torch.Tensor,
+    c_im: torch.Tensor,
+    *,
+    length: int,
+) -> torch.Tensor:
+    """The first `length` taps without the skip, of PyTorch's own functions; float64.
+
+    Real arithmetic (exp, cos, sin) keeps torch.compile able to generate code for it.
+    """
+    dt = log_dt.double().exp().unsqueeze(-1)  # (..., 1)
+    a_re, a_im = -log_a_re.double().exp(), a_im.double()  # (..., modes)
+    x, y = dt * a_re, dt * a_im
+    # exp(x + iy) - 1 without cancellation near zero.
+    b_re = torch.expm1(x) * torch.cos(y) - 2 * torch.sin(y / 2).square()
+    b_im = torch.exp(x) * torch.sin(y)
+    norm = a_re.square() + a_im.square()
+    b_re, b_im = (b_re * a_re + b_im * a_im) / norm, (b_im * a_re - b_re * a_im) / norm
+    c_re, c_im = c_re.double(), c_im.double()
+    g_re, g_im = c_re * b_re - c_im * b_im, c_re * b_im + c_im * b_re  # C (exp(dt A) - 1) / A
+
+    tap = torch.arange(length, device=dt.device, dtype=torch.float64)
+    decay = torch.exp(x.unsqueeze(-1) * tap)  # (..., modes, length)
+    phase = y.unsqueeze(-1) * tap
+    modes = g_re.unsqueeze(-1) * (decay * phase.cos())
+    modes = modes - g_im.unsqueeze(-1) * (decay * phase.sin())
+    return 2 * modes.sum(-2)
+
+
+def with_skip(filters: torch.Tensor, skip: torch.Tensor) -> torch.Tensor:
+    """(..., length) with skip (...) added to the first tap: y + skip x is a tap of no delay."""
+    return filters + F.pad(skip.unsqueeze(-1), (0, filters.shape[-1] - 1))

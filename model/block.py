@@ -48,14 +48,14 @@ class S4ConvDBlock(nn.Module):
 
         Args:
             u: (B, L, H).
-            k: this block's filter, (H, L), of `kernel_layer`; the network makes all at once.
+            k: this block's filter, (H, L), of `kernel_layer`, with D added to the first tap: D u is
+                one more tap, of no delay. The network makes all at once.
             last_only: whether the last step is all that is wanted.
 
         Returns:
             (B, L, H), or (B, 1, H).
         """
         x = u if self.norm is None else self.norm(u)
-        k = k + F.pad(self.D.unsqueeze(-1), (0, k.shape[1] - 1))  # D u: one more tap, of no delay
         if self.kernel == "fused":
             return self._fused(x, u, k, last_only)
         # Each copy once: left to the operators, the convolution, its gradients and every pass over

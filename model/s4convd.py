@@ -1,6 +1,7 @@
 """The S4ConvD network, and how published weights get into it."""
 
 from collections.abc import Mapping
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -48,14 +49,19 @@ class S4ConvD(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(B, L, F) -> (B,)."""
         u = self._encode(x)  # (B, L, H)
-        layers = [layer for layer in self.modules() if isinstance(layer, SSMFilter)]
-        filters = filters_of(layers, x.shape[1])
+        filters = self._filters(x.shape[1])
         for n, (block, k) in enumerate(zip(self.blocks, filters, strict=True), 1):
             u = block(u, k, last_only=n == len(self.blocks))  # the decoder reads no other step
         last = u[:, -1]  # (B, H)
         if self.norm is not None:
             last = self.norm(last)
         return self.decoder(last).squeeze(-1)
+
+    def _filters(self, length: int) -> torch.Tensor:
+        """(blocks, H, length), each block's skip in its first tap."""
+        layers = [layer for layer in self.modules() if isinstance(layer, SSMFilter)]
+        skips = [cast(S4ConvDBlock, block).D for block in self.blocks]
+        return filters_of(layers, length, skips, fused=self.blocks[0].kernel == "fused")
 
     def _encode(self, x: torch.Tensor) -> torch.Tensor:
         if self.blocks[0].kernel != "fused":

@@ -7,6 +7,9 @@ from typing import Literal
 import torch
 from torch import nn
 
+from cuda_ops import fused_filters
+from cuda_ops.reference import filters_by_formula, with_skip
+
 Init = Literal["s4d_lin", "published"]
 
 
@@ -46,33 +49,31 @@ class SSMFilter(nn.Module):
         return filters_of([self], length)[0]
 
 
-def filters_of(layers: Sequence[SSMFilter], length: int) -> torch.Tensor:
+def filters_of(
+    layers: Sequence[SSMFilter],
+    length: int,
+    skips: Sequence[torch.Tensor] | None = None,
+    fused: bool = False,
+) -> torch.Tensor:
     """The first `length` taps of each layer, (layers, H, length), in one pass over all of them.
 
     A filter is small and its formula long: on a GPU the time goes by the number of operations, not
-    by their size. Real arithmetic (exp, cos, sin) keeps torch.compile able to generate code for it.
-    It is done in float64: exp(x) - 1 and the phase of a late tap lose the digits that float32 has
-    to spare. The result is in the parameters' type, also under autocast.
+    by their size. The result is in the parameters' type, also under autocast.
+
+    Args:
+        layers: of one size.
+        length: number of taps.
+        skips: (H,) of each layer, added to its first tap; None: nothing.
+        fused: whether one CUDA kernel does it all, see `cuda_ops.fused_filters`; needs skips.
     """
-
-    def stacked(name: str) -> torch.Tensor:
-        return torch.stack([getattr(layer, name) for layer in layers]).double()
-
-    with torch.autocast(layers[0].log_dt.device.type, enabled=False):
-        dt = stacked("log_dt").exp().unsqueeze(-1)  # (layers, H, 1)
-        a_re, a_im = -stacked("log_A_re").exp(), stacked("A_im")  # (layers, H, N/2)
-        x, y = dt * a_re, dt * a_im
-        # exp(x + iy) - 1 without cancellation near zero.
-        b_re = torch.expm1(x) * torch.cos(y) - 2 * torch.sin(y / 2).square()
-        b_im = torch.exp(x) * torch.sin(y)
-        norm = a_re.square() + a_im.square()
-        b_re, b_im = (b_re * a_re + b_im * a_im) / norm, (b_im * a_re - b_re * a_im) / norm
-        c_re, c_im = stacked("C_re"), stacked("C_im")
-        g_re, g_im = c_re * b_re - c_im * b_im, c_re * b_im + c_im * b_re  # C (exp(dt A) - 1) / A
-
-        tap = torch.arange(length, device=dt.device, dtype=torch.float64)
-        decay = torch.exp(x.unsqueeze(-1) * tap)  # (layers, H, N/2, length)
-        phase = y.unsqueeze(-1) * tap
-        modes = g_re.unsqueeze(-1) * (decay * phase.cos())
-        modes = modes - g_im.unsqueeze(-1) * (decay * phase.sin())
-        return 2 * modes.sum(2).to(layers[0].log_dt.dtype)
+    names = ("log_dt", "log_A_re", "A_im", "C_re", "C_im")
+    parameters = [torch.stack([getattr(layer, name) for layer in layers]) for name in names]
+    skip = None if skips is None else torch.stack(list(skips))
+    if fused:
+        assert skip is not None
+        return fused_filters(*parameters, skip, length=length)
+    log_dt, log_a_re, a_im, c_re, c_im = parameters
+    with torch.autocast(log_dt.device.type, enabled=False):
+        wide = filters_by_formula(log_dt, log_a_re, a_im, c_re, c_im, length=length)
+        filters = wide.to(log_dt.dtype)
+        return filters if skip is None else with_skip(filters, skip)

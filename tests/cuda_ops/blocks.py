@@ -79,3 +79,9 @@ class Block:
 def conv(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     """The convolution of x (B, L, H) along L."""
     return forward_by_definition(x.transpose(1, 2), k).transpose(1, 2)
+
+
+def filter_parameters(rows: tuple[int, ...], modes: int, device: str = "cpu") -> list[torch.Tensor]:
+    """What `fused_filters` takes."""
+    shapes = [rows, *[(*rows, modes)] * 4, rows]
+    return [torch.randn(shape, device=device).requires_grad_() for shape in shapes]

@@ -9,12 +9,14 @@ from cuda_ops import (
     KernelUnavailableError,
     depthwise_conv,
     fused_block,
+    fused_filters,
     fused_last_step,
     jit,
     require_kernel,
 )
 from cuda_ops.dropout import dropout_mask, new_seed
-from tests.cuda_ops.blocks import Block, conv
+from cuda_ops.reference import filters_by_formula, with_skip
+from tests.cuda_ops.blocks import Block, conv, filter_parameters
 from tests.cuda_ops.paths import relative_error
 
 SHAPE = (3, 64, 11, 7)  # B, H, L, K
@@ -59,6 +61,21 @@ def test_the_last_step_alone() -> None:
     assert all(relative_error(*pair) < 1e-6 for pair in zip(found, truth, strict=True))
 
 
+def test_the_filters_are_the_formula_and_its_gradients() -> None:
+    parameters = filter_parameters((2, 3), 5)
+    k = fused_filters(*parameters, length=9)
+    wide = [parameter.detach().double().requires_grad_() for parameter in parameters]
+    truth = with_skip(filters_by_formula(*wide[:5], length=9), wide[5])
+    assert relative_error(k, truth) < 1e-6
+    gk = torch.randn_like(k)
+    pairs = zip(
+        torch.autograd.grad(k, parameters, gk),
+        torch.autograd.grad(truth, wide, gk.double()),
+        strict=True,
+    )
+    assert max(relative_error(*pair) for pair in pairs) < 1e-6
+
+
 def test_pytorch_can_rely_on_the_operators() -> None:
     """Checklist 23: fake tensors, autograd and functionalisation agree with what is computed."""
     ops = torch.ops.s4convd
@@ -67,6 +84,7 @@ def test_pytorch_can_rely_on_the_operators() -> None:
     torch.library.opcheck(ops.block.default, inputs)
     torch.library.opcheck(ops.rows_conv.default, (block.x, block.k))
     torch.library.opcheck(ops.last_step.default, (block.x, block.k))
+    torch.library.opcheck(ops.filters.default, (*filter_parameters((2, 3), 4), 5))
 
 
 def test_a_mask_keeps_its_share_and_its_scale() -> None:

@@ -3,9 +3,16 @@
 import pytest
 import torch
 
-from cuda_ops import KernelUnavailableError, block_launch, fused_block, fused_last_step
+from cuda_ops import (
+    KernelUnavailableError,
+    block_launch,
+    fused_block,
+    fused_filters,
+    fused_last_step,
+)
 from cuda_ops.block_launch import BlockKernels, block_kernels
-from tests.cuda_ops.blocks import Block, conv
+from cuda_ops.reference import filters_by_formula, with_skip
+from tests.cuda_ops.blocks import Block, conv, filter_parameters
 from tests.cuda_ops.paths import relative_error
 
 pytestmark = pytest.mark.gpu
@@ -86,6 +93,23 @@ def test_the_same_bits_every_time(channels) -> None:
     for _ in range(3):
         again = block.outcome()
         assert all(torch.equal(first[name], again[name]) for name in first)
+
+
+@pytest.mark.parametrize(
+    ("rows", "modes", "length"),
+    [((4, 128), 32, 48), ((1, 1), 1, 1), ((3,), 70, 200), ((2, 5), 33, 64)],
+)
+def test_the_filters_against_float64(rows, modes, length) -> None:
+    """The derivatives in csrc/filters.cu are by hand."""
+    parameters = filter_parameters(rows, modes, "cuda")
+    k = fused_filters(*parameters, length=length)
+    wide = [parameter.detach().double().requires_grad_() for parameter in parameters]
+    truth = with_skip(filters_by_formula(*wide[:5], length=length), wide[5])
+    gk = torch.randn_like(k)
+    found = torch.autograd.grad(k, parameters, gk)
+    truths = torch.autograd.grad(truth, wide, gk.double())
+    pairs = [(k, truth), *zip(found, truths, strict=True)]
+    assert max(relative_error(*pair) for pair in pairs) < 2e-7
 
 
 def test_strides_do_not_matter_and_nothing_is_no_batch() -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from model import bench
+from model.s4convd import S4ConvD
 
 
 def test_a_step_trains_the_published_network(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,8 +19,9 @@ def test_a_step_trains_the_published_network(monkeypatch: pytest.MonkeyPatch) ->
 
     bench_network = bench.S4ConvD
     monkeypatch.setattr(bench, "S4ConvD", remembered)
-    step = bench.training_step("pytorch", 3, torch.device("cpu"))
-    bench.training_step("pytorch", 3, torch.device("cpu"))
+    pytorch = bench.Contender("pytorch", "highest")
+    step = bench.training_step(pytorch, 3, torch.device("cpu"))
+    bench.training_step(pytorch, 3, torch.device("cpu"))
     stepped, fresh = (dict(network.named_parameters()) for network in networks)
     assert sum(p.numel() for p in fresh.values()) == 199_425  # as published
     assert all(torch.equal(p, stepped[name]) for name, p in fresh.items())
@@ -27,6 +29,25 @@ def test_a_step_trains_the_published_network(monkeypatch: pytest.MonkeyPatch) ->
     unmoved = [name for name, p in fresh.items() if stepped[name].grad is None]
     assert unmoved == []
     assert not torch.equal(fresh["decoder.weight"], stepped["decoder.weight"])
+
+
+def test_the_published_form_is_the_same_function() -> None:
+    """What the other rows are compared with is the same network, and no easier one to beat."""
+    plain, published = (kind(4, 16, 3, 8, dropout=0.0) for kind in (S4ConvD, bench.Published))
+    published.load_state_dict(plain.state_dict())
+    x = torch.randn(5, 20, 4)
+    for network in (plain, published):
+        network(x).square().sum().backward()
+    torch.testing.assert_close(published(x), plain(x), rtol=1e-5, atol=1e-6)
+    for (name, found), expected in zip(
+        published.named_parameters(), plain.parameters(), strict=True
+    ):
+        torch.testing.assert_close(found.grad, expected.grad, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_who_takes_part() -> None:
+    found = bench.contenders(["published", "naive", "fused"])
+    assert [of.label for of in found] == ["published", "published, TF32", "naive", "fused, TF32"]
 
 
 def test_without_a_gpu_it_says_so(
@@ -49,5 +70,5 @@ def test_on_a_gpu_it_prints_a_row_for_each_kernel(
     monkeypatch.setattr(sys, "argv", ["bench", "--batch=64", "--kernels=naive,warp_tiled"])
     bench.main()
     rows = capsys.readouterr().out.splitlines()
-    assert [row.split()[0] for row in rows[2:]] == ["naive", "warp_tiled"]
-    assert rows[-1].split()[4] == "1.00x"
+    assert [row[:18].strip() for row in rows[2:]] == ["naive", "warp_tiled", "warp_tiled, TF32"]
+    assert rows[-1].split()[6] == "1.00x"

@@ -59,7 +59,7 @@ def fused_block(
         residual: (B, L, H), what the result is added to; None: x.
         k: (H, K), the filters, a skip's factor added to their first taps.
         w, b: (2H, H) and (2H,), the mixing.
-        p: dropout's probability, 0 for none; the mask is drawn from PyTorch's generator.
+        p: dropout's probability, in steps of 2^-16; the mask is drawn from PyTorch's generator.
 
     Raises:
         KernelUnavailableError: a shape or type that the kernels are not written for.

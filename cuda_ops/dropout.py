@@ -15,13 +15,16 @@ def dropout_mask(shape: tuple[int, ...], p: float, seed: torch.Tensor) -> torch.
 
     Args:
         shape: of the mask.
-        p: below 1; rounded down to a multiple of 2^-32.
+        p: below 1; rounded down to a multiple of 2^-16.
         seed: as `new_seed` makes it.
     """
+    threshold = int(p * 2**16)
     index = torch.arange(torch.Size(shape).numel(), device=seed.device)
-    h = (index & _LOW) ^ (seed & _LOW)
+    pair = index >> 1  # one hash for two numbers, 16 bits each
+    h = (pair & _LOW) ^ (seed & _LOW)
     h = ((h ^ h >> 16) * 0x7FEB352D) & _LOW
-    h = h ^ ((seed >> 32) & _LOW) ^ (index >> 32)
+    h = h ^ ((seed >> 32) & _LOW) ^ (pair >> 32)
     h = ((h ^ h >> 15) * 0x846CA68B) & _LOW
-    kept = (h ^ h >> 16) >= int(p * 2**32)
-    return torch.where(kept, 1 / (1 - p), 0.0).float().view(shape)
+    h = h ^ h >> 16
+    kept = torch.where(index % 2 == 0, h & 0xFFFF, h >> 16) >= threshold
+    return torch.where(kept, 1 / (1 - threshold / 2**16), 0.0).float().view(shape)

@@ -206,15 +206,14 @@ __global__ void __launch_bounds__(kThreads, 1)
     clear(before);
 #pragma unroll 1
     for (int o = 0; o < chunks; o++) {
-      Chunk sums, now, near, far;
-      if constexpr (kAdd) {
+      Chunk sums, now, near, far, more;
+      clear(sums);
+      if constexpr (kAdd) {  // asked for here, needed at the end
 #pragma unroll
         for (int i = 0; i < kChunk; i++) {
           const int t = o * kChunk + i;
-          sums[i] = t < shape.L ? __ldcs(added + b * size + t * kH + h) : 0.0f;
+          more[i] = t < shape.L ? __ldcs(added + b * size + t * kH + h) : 0.0f;
         }
-      } else {
-        clear(sums);
       }
       load_column<kH>(now, input, o * kChunk);
       load_column<kH>(near, gradient, o * kChunk);
@@ -237,6 +236,10 @@ __global__ void __launch_bounds__(kThreads, 1)
         }
       }
       copy(before, now);
+      if constexpr (kAdd) {
+#pragma unroll
+        for (int i = 0; i < kChunk; i++) sums[i] += more[i];
+      }
       store_column<kH>(gradient, o * kChunk, shape.L, sums);
     }
     fence_for_copies();

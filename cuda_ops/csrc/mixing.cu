@@ -80,12 +80,12 @@ __device__ float gelu(float x) {
 
 struct Dropout {
   const int64_t* seed;
-  uint32_t threshold;  // p 2^32; 0: no dropout
+  uint32_t threshold;  // p 2^16; 0: no dropout
   float scale;         // 1 / (1 - p)
 };
 
-// 0 or 1 / (1 - p) for the number at an index. The hash is two rounds of xor, shift and multiply, after
-// Wellons' lowbias32; the Python twin is cuda_ops/dropout.py.
+// 0 or 1 / (1 - p) for the number at an index. Two neighbours have 16 bits each of one hash, which is two
+// rounds of xor, shift and multiply, after Wellons' lowbias32; the Python twin is cuda_ops/dropout.py.
 template <bool kDrop>
 class Mask {
  public:
@@ -97,26 +97,42 @@ class Mask {
     }
   }
 
-  // Of the numbers from index `first` on, up to the next multiple of 2^32: tiles never straddle one.
+  // Of the numbers from index `first` on, an even one, up to the next multiple of 2^33: tiles never straddle
+  // one.
   class From {
    public:
     __device__ From(const Mask& mask, int64_t first)
         : mask_(mask),
-          low_(static_cast<uint32_t>(first)),
-          high_(mask.high_ ^ static_cast<uint32_t>(first >> 32)) {}
+          low_(static_cast<uint32_t>(first >> 1)),
+          high_(mask.high_ ^ static_cast<uint32_t>(first >> 33)) {}
+
+    // Of the numbers at an even offset and behind it.
+    __device__ void pair(int offset, float& even, float& odd) const {
+      even = odd = 1.0f;
+      if constexpr (kDrop) {
+        const uint32_t h = hash(offset);
+        even = kept(h & 0xffff);
+        odd = kept(h >> 16);
+      }
+    }
     __device__ float operator()(int offset) const {
       if constexpr (!kDrop) return 1.0f;
-      uint32_t h = (low_ + offset) ^ mask_.low_;
+      const uint32_t h = hash(offset);
+      return kept(offset & 1 ? h >> 16 : h & 0xffff);
+    }
+
+   private:
+    __device__ uint32_t hash(int offset) const {
+      uint32_t h = (low_ + (offset >> 1)) ^ mask_.low_;
       h ^= h >> 16;
       h *= 0x7feb352du;
       h ^= high_;
       h ^= h >> 15;
       h *= 0x846ca68bu;
-      h ^= h >> 16;
-      return h >= mask_.threshold_ ? mask_.scale_ : 0.0f;
+      return h ^ h >> 16;
     }
+    __device__ float kept(uint32_t bits) const { return bits >= mask_.threshold_ ? mask_.scale_ : 0.0f; }
 
-   private:
     const Mask& mask_;
     uint32_t low_, high_;
   };
@@ -209,12 +225,14 @@ __device__ void make_y(uint32_t (&y)[kH / 8][4], float* tile, int64_t first, con
       const int at = (own.row + 8 * r) * kH + 16 * g + 4 * own.q;
       float v[4];
       unpack(v, load4(tile + at));
+      float kept[4];
+      keep.pair(at, kept[0], kept[1]);
+      keep.pair(at + 2, kept[2], kept[3]);
 #pragma unroll
       for (int e = 0; e < 4; e++) {
-        const float kept = keep(at + e);
         float slope;
-        y[2 * g + e / 2][e % 2 * 2 + r] = to_tf32(gelu(v[e] * kept, slope));
-        v[e] = slope * kept;
+        y[2 * g + e / 2][e % 2 * 2 + r] = to_tf32(gelu(v[e] * kept[e], slope));
+        v[e] = slope * kept[e];
       }
       if constexpr (kSlope) store4(tile + at, v);
     }
@@ -574,7 +592,8 @@ cudaError_t launch(Kernel kernel, int64_t blocks, int threads, size_t numbers, c
 }
 
 Dropout dropout_of(const int64_t* seed, float p) {
-  return {seed, static_cast<uint32_t>(p * 4294967296.0), 1.0f / (1.0f - p)};
+  const uint32_t threshold = static_cast<uint32_t>(p * 65536.0);
+  return {seed, threshold, 1.0f / (1.0f - threshold / 65536.0f)};
 }
 
 template <int kH>

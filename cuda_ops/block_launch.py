@@ -6,6 +6,7 @@ PyTorch's allocator and on PyTorch's current stream.
 
 import ctypes
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -183,7 +184,9 @@ def block_kernels(device: torch.device) -> BlockKernels:
             "before, or call cuda_ops.prepare_kernel"
         )
     loaded = BlockKernels(device)
-    _self_test(loaded, device)
+    # In a thread of its own: within an operator, where the first use may be, autograd is off.
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(_self_test, loaded, device).result()
     return loaded
 
 

@@ -15,7 +15,7 @@ from cuda_ops.jit import BLOCK, VARIANTS, preflight
 from cuda_ops.launch import kernels
 from cuda_ops.op import check, conv_forward
 from cuda_ops.recorder import recorded_whole
-from cuda_ops.reference import pytorch_conv
+from cuda_ops.reference import last_step_conv, pytorch_conv
 
 __all__ = [
     "BLOCK_KERNELS",
@@ -26,6 +26,7 @@ __all__ = [
     "fused_block",
     "fused_filters",
     "fused_last_step",
+    "last_step",
     "prepare_kernel",
     "require_kernel",
 ]
@@ -95,6 +96,23 @@ def depthwise_conv(x: torch.Tensor, k: torch.Tensor, kernel: str = "pytorch") ->
         TypeError: x or k is not a real floating-point tensor.
         ValueError: the shapes or devices do not fit together.
     """
+    x, k = _operands(x, k)
+    if kernel == "pytorch":
+        return recorded_whole(pytorch_conv, x, k)
+    if kernel not in KERNELS or not x.is_cuda:
+        require_kernel(kernel, x.device)
+        if kernel not in KERNELS:
+            raise KernelUnavailableError(f"kernel '{kernel}' is for a whole block: fused_block")
+    return conv_forward(x, k, kernel)
+
+
+def last_step(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """The last step of `depthwise_conv` by PyTorch alone, (B, H, 1); raises as it does."""
+    return recorded_whole(last_step_conv, *_operands(x, k))
+
+
+def _operands(x: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """x and k in the type that is computed in, if they fit together."""
     if not (x.is_floating_point() and k.is_floating_point()):
         raise TypeError(f"x and k must be real floating-point tensors, not {x.dtype} and {k.dtype}")
     dtype = torch.promote_types(x.dtype, k.dtype)
@@ -104,10 +122,4 @@ def depthwise_conv(x: torch.Tensor, k: torch.Tensor, kernel: str = "pytorch") ->
         dtype = torch.get_autocast_dtype(device)
     x, k = x.to(dtype), k.to(dtype)
     check(x, k)
-    if kernel == "pytorch":
-        return recorded_whole(pytorch_conv, x, k)
-    if kernel not in KERNELS or not x.is_cuda:
-        require_kernel(kernel, x.device)
-        if kernel not in KERNELS:
-            raise KernelUnavailableError(f"kernel '{kernel}' is for a whole block: fused_block")
-    return conv_forward(x, k, kernel)
+    return x, k

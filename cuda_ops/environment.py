@@ -17,7 +17,7 @@ def environment(device: torch.device) -> dict[str, Any]:
     """Device, versions, commit and date. Of a CPU no more than its name is told."""
     on_gpu = device.type == "cuda"
     return {
-        "device": _gpu(device) if on_gpu else {"name": _processor()},
+        "device": _gpu(device) if on_gpu else {"name": processor()},
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -50,7 +50,7 @@ def _nvcc() -> str | None:
     return release and release[1]
 
 
-def _processor() -> str:
+def processor() -> str:
     """Of this machine, as well as it can be told."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

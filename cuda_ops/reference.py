@@ -9,6 +9,7 @@ The three are the same function in exact arithmetic. They differ in what they co
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,11 +24,25 @@ def toeplitz_conv(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     padded = F.pad(taps, (length - 1, length - taps.shape[1]))  # (H, 2L-1)
     # Row i of unfold is padded[i:i+L], the filter delayed by L-1-i: flipped, row s is delayed by s.
     matrix = padded.unfold(-1, length, 1).flip(1)  # (H, L, L)
-    rows = x.transpose(0, 1)  # (H, B, L)
-    if not x.is_cuda:
-        # cuBLAS reads rows where they lie; a CPU's batched product is twice as fast on a copy.
-        rows = rows.contiguous()
-    return torch.bmm(rows, matrix).transpose(0, 1)
+    if x.is_cuda:  # cuBLAS reads rows where they lie
+        return torch.bmm(x.transpose(0, 1), matrix).transpose(0, 1)
+    # A CPU's batched product is several times as fast on a copy, in its gradients too. Copies of
+    # whole rows are cheap, and so is one of x as the network has it, (B, L, H); from there to
+    # (H, B, L) and back in one go is not.
+    rows = _DenseGradient.apply(x.contiguous()).transpose(0, 1).contiguous()  # (H, B, L)
+    return _DenseGradient.apply(torch.bmm(rows, matrix)).transpose(0, 1).contiguous()
+
+
+class _DenseGradient(torch.autograd.Function):
+    """What it is given, whose gradient is made contiguous."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.contiguous()
 
 
 def fft_conv(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
@@ -68,6 +83,16 @@ def pytorch_conv(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     if x.shape[0] == 0:  # MKL's transform refuses an empty batch
         return grouped_conv(x, k)
     return fastest_formulation(x.device.type, x.shape[-1], k.shape[1])(x, k)
+
+
+def last_step_conv(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """The last step of y alone, (B, H, 1): a dot product a channel. x (B, H, L), k (H, K)."""
+    taps = k[:, : x.shape[-1]].flip(-1)
+    # With the channels last, as the network has them, neighbours in memory are multiplied.
+    steps = x[..., x.shape[-1] - taps.shape[1] :].transpose(1, 2)
+    wide = torch.promote_types(x.dtype, torch.float32)  # products keep their digits
+    products = steps.to(wide) * taps.t().contiguous().to(wide)
+    return products.sum(1).unsqueeze(-1).to(x.dtype)
 
 
 def forward_by_definition(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:

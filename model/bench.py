@@ -2,11 +2,13 @@
 
 Forward, RMSLE, backward and a step of SGD on random windows, in a bare loop; the contenders take
 turns, so that a drift of the clocks hits all alike. Beside the kernels stands the network in the
-form it was published in, which is the same function. On a GPU.
+form it was published in, which is the same function. On a GPU it is the study's network and batch,
+on a CPU those of `python train.py`.
 """
 
 import argparse
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,12 +18,15 @@ import torch
 import torch.nn.functional as F
 
 from cuda_ops import BLOCK_KERNELS, KernelUnavailableError, prepare_kernel
+from cuda_ops.environment import processor
 from cuda_ops.reference import fft_conv
 from cuda_ops.timing import spread, tell, timed
 from model.losses import rmsle
 from model.s4convd import S4ConvD
 
 WINDOW, FEATURES = 48, 4  # of the study
+STUDY: dict[str, Any] = {"init": "published"}
+DEFAULT: dict[str, Any] = {"channels": 64, "blocks": 2, "dropout": 0.0, "norm": True}
 WARM_UP, ROUNDS = 2, 10
 ROWS, IN_A_ROW = 3, 5  # of the last rounds, steps one after another
 PUBLISHED = "published"
@@ -42,12 +47,13 @@ class Published(S4ConvD):
         blocks: Any = self.blocks
         for block in blocks:
             mixing = block.output_linear[0]
-            v = u.transpose(1, 2)
+            v = (u if block.norm is None else block.norm(u)).transpose(1, 2)
             y = fft_conv(v, block.kernel_layer(x.shape[1])) + block.D.unsqueeze(-1) * v
             y = F.gelu(block.dropout(y))
             y = F.glu(F.conv1d(y, mixing.weight.unsqueeze(-1), mixing.bias), dim=1)
             u = y.transpose(1, 2) + u
-        return self.decoder(u[:, -1]).squeeze(-1)
+        last = u[:, -1]
+        return self.decoder(last if self.norm is None else self.norm(last)).squeeze(-1)
 
 
 @dataclass(frozen=True)
@@ -69,10 +75,11 @@ def training_step(of: Contender, batch: int, device: torch.device) -> Callable[[
     The same weights and data always.
     """
     torch.manual_seed(0)
+    options = STUDY if device.type == "cuda" else DEFAULT
     if of.name == PUBLISHED:
-        network: S4ConvD = Published(FEATURES, init="published")
+        network: S4ConvD = Published(FEATURES, **options)
     else:
-        network = S4ConvD(FEATURES, init="published", kernel=of.name)
+        network = S4ConvD(FEATURES, **options, kernel=of.name)
     network = network.to(device)
     optimizer = torch.optim.SGD(network.parameters(), lr=1e-5, momentum=0.9)
     x = torch.randn(batch, WINDOW, FEATURES, device=device)
@@ -89,8 +96,10 @@ def training_step(of: Contender, batch: int, device: torch.device) -> Callable[[
     return step
 
 
-def contenders(names: list[str]) -> list[Contender]:
+def contenders(names: list[str], device: torch.device) -> list[Contender]:
     """Each name in full float32 and, where that makes a difference worth seeing, in TF32."""
+    if device.type == "cpu":
+        return [Contender(name, "highest") for name in names]
     ladder = ("naive", "coalesced", "shared")
     precisions = {"fused": ["high"], **{name: ["highest"] for name in ladder}}
     return [Contender(name, p) for name in names for p in precisions.get(name, ["highest", "high"])]
@@ -102,53 +111,91 @@ def several(step: Callable[[], torch.Tensor]) -> None:
         step()
 
 
+def milliseconds(call: Callable[[], object], device: torch.device) -> float:
+    """What `call` takes, by CUDA events or by the host's clock."""
+    if device.type == "cuda":
+        return timed(call)[0]
+    start = time.perf_counter()
+    call()
+    return 1e3 * (time.perf_counter() - start)
+
+
+@dataclass
+class Row:
+    """What was measured of a contender: ms of single steps and of steps in a row, bytes at most."""
+
+    single: list[float]
+    in_a_row: list[float]
+    peak: int = 0
+
+
+def measure(of_all: list[Contender], batch: int, device: torch.device) -> list[Row]:
+    """All contenders in turns."""
+    steps = [training_step(of, batch, device) for of in of_all]
+    rows = [Row([], []) for _ in of_all]
+    on_gpu = device.type == "cuda"
+    for round_ in range(WARM_UP + ROUNDS):
+        for step, row in zip(steps, rows, strict=True):
+            if on_gpu:
+                torch.cuda.reset_peak_memory_stats(device)
+                held = torch.cuda.memory_allocated(device)
+            ms = milliseconds(step, device)
+            if on_gpu:
+                row.peak = torch.cuda.max_memory_allocated(device) - held
+            if round_ >= WARM_UP:
+                row.single.append(ms)
+            if round_ >= WARM_UP + ROUNDS - ROWS:
+                row.in_a_row.append(milliseconds(partial(several, step), device) / IN_A_ROW)
+    return rows
+
+
+def table(of_all: list[Contender], rows: list[Row]) -> str:
+    """A line for each contender; speed-ups are those of the last over the others."""
+    over = f"over {of_all[-1].name}"
+    lines = [
+        f"{'kernel':<18}{'ms a step':>10}{'p10':>8}{'p90':>8}{'in a row':>10}{over:>15}{'GiB':>7}"
+    ]
+    last = spread(rows[-1].in_a_row).ms
+    for of, row in zip(of_all, rows, strict=True):
+        single, in_a_row = spread(row.single), spread(row.in_a_row).ms
+        memory = f"{row.peak / 2**30:.2f}" if row.peak else "-"
+        lines.append(
+            f"{of.label:<18}{single.ms:>10.2f}{single.p10:>8.2f}{single.p90:>8.2f}{in_a_row:>10.2f}"
+            f"{in_a_row / last:>14.2f}x{memory:>7}"
+        )
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Print a table of step times; a user's mistake ends in one message and exit code 2."""
     parser = argparse.ArgumentParser(prog="python -m model.bench", description=__doc__)
-    parser.add_argument("--batch", type=int, default=16384, help="windows a step")
-    parser.add_argument("--kernels", default=",".join(CONTENDERS), help="names, with commas")
+    parser.add_argument("--batch", type=int, help="windows a step (16384; on a CPU 256)")
+    parser.add_argument("--kernels", help="names, with commas (all that can run)")
+    parser.add_argument(
+        "--device", choices=["cuda", "cpu"], help="default: cuda, where there is one"
+    )
     options = parser.parse_args()
-    names = options.kernels.split(",")
+    cuda = torch.cuda.is_available()
+    kind = options.device or ("cuda" if cuda else "cpu")
+    names = list(CONTENDERS) if kind == "cuda" else [PUBLISHED, "pytorch"]
+    if options.kernels:
+        names = options.kernels.split(",")
     try:
-        if not torch.cuda.is_available():
-            raise KernelUnavailableError("this needs an NVIDIA GPU, and PyTorch sees none")
-        device = torch.device("cuda", torch.cuda.current_device())
+        if kind == "cuda" and not cuda:
+            raise KernelUnavailableError("there is no NVIDIA GPU that PyTorch sees")
+        device = torch.device(kind, torch.cuda.current_device() if kind == "cuda" else None)
         for name in names:
             if name != PUBLISHED:
                 tell(f"preparing {prepare_kernel(name, device)}")
     except KernelUnavailableError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(2)
-
-    of_all = contenders(names)
-    steps = [training_step(of, options.batch, device) for of in of_all]
-    times: list[list[float]] = [[] for _ in of_all]
-    in_a_row: list[list[float]] = [[] for _ in of_all]
-    peak = [0] * len(of_all)
-    for round_ in range(WARM_UP + ROUNDS):
-        for n, step in enumerate(steps):
-            torch.cuda.reset_peak_memory_stats(device)
-            held = torch.cuda.memory_allocated(device)
-            ms, _ = timed(step)
-            peak[n] = torch.cuda.max_memory_allocated(device) - held
-            if round_ >= WARM_UP:
-                times[n].append(ms)
-            if round_ >= WARM_UP + ROUNDS - ROWS:
-                in_a_row[n].append(timed(partial(several, step))[0] / IN_A_ROW)
-
-    name = torch.cuda.get_device_name(device)
-    print(f"{name}, torch {torch.__version__}, {options.batch:,} windows")
-    over = f"over {of_all[-1].name}"
-    print(
-        f"{'kernel':<18}{'ms a step':>10}{'p10':>8}{'p90':>8}{'in a row':>10}{over:>15}{'GiB':>7}"
-    )
-    last = spread(in_a_row[-1]).ms
-    for n, of in enumerate(of_all):
-        found, row = spread(times[n]), spread(in_a_row[n]).ms
-        print(
-            f"{of.label:<18}{found.ms:>10.2f}{found.p10:>8.2f}{found.p90:>8.2f}{row:>10.2f}"
-            f"{row / last:>14.2f}x{peak[n] / 2**30:>7.2f}"
-        )
+    batch = options.batch or (16384 if kind == "cuda" else 256)
+    of_all = contenders(names, device)
+    where = torch.cuda.get_device_name(device) if kind == "cuda" else processor()
+    rows = measure(of_all, batch, device)
+    print(f"{where}, torch {torch.__version__}, {batch:,} windows")
+    print(table(of_all, rows))
 
 
 if __name__ == "__main__":

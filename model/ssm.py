@@ -64,16 +64,15 @@ def filters_of(
         layers: of one size.
         length: number of taps.
         skips: (H,) of each layer, added to its first tap; None: nothing.
-        fused: whether one CUDA kernel does it all, see `cuda_ops.fused_filters`; needs skips.
+        fused: whether one CUDA kernel does it all, see `cuda_ops.fused_filters`. On a CPU it does
+            so anyway, but for float64.
     """
     names = ("log_dt", "log_A_re", "A_im", "C_re", "C_im")
     parameters = [torch.stack([getattr(layer, name) for layer in layers]) for name in names]
-    skip = None if skips is None else torch.stack(list(skips))
-    if fused:
-        assert skip is not None
-        return fused_filters(*parameters, skip, length=length)
     log_dt, log_a_re, a_im, c_re, c_im = parameters
+    skip = torch.zeros_like(log_dt) if skips is None else torch.stack(list(skips))
+    if fused or (log_dt.is_cpu and log_dt.dtype == torch.float32):
+        return fused_filters(*parameters, skip, length=length)
     with torch.autocast(log_dt.device.type, enabled=False):
         wide = filters_by_formula(log_dt, log_a_re, a_im, c_re, c_im, length=length)
-        filters = wide.to(log_dt.dtype)
-        return filters if skip is None else with_skip(filters, skip)
+        return with_skip(wide.to(log_dt.dtype), skip)

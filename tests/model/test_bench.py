@@ -23,7 +23,7 @@ def test_a_step_trains_the_published_network(monkeypatch: pytest.MonkeyPatch) ->
     step = bench.training_step(pytorch, 3, torch.device("cpu"))
     bench.training_step(pytorch, 3, torch.device("cpu"))
     stepped, fresh = (dict(network.named_parameters()) for network in networks)
-    assert sum(p.numel() for p in fresh.values()) == 199_425  # as published
+    assert sum(p.numel() for p in fresh.values()) == 34_049  # of the default job, with 4 features
     assert all(torch.equal(p, stepped[name]) for name, p in fresh.items())
     step()
     unmoved = [name for name, p in fresh.items() if stepped[name].grad is None]
@@ -31,9 +31,12 @@ def test_a_step_trains_the_published_network(monkeypatch: pytest.MonkeyPatch) ->
     assert not torch.equal(fresh["decoder.weight"], stepped["decoder.weight"])
 
 
-def test_the_published_form_is_the_same_function() -> None:
+@pytest.mark.parametrize("norm", [False, True])
+def test_the_published_form_is_the_same_function(norm: bool) -> None:
     """What the other rows are compared with is the same network, and no easier one to beat."""
-    plain, published = (kind(4, 16, 3, 8, dropout=0.0) for kind in (S4ConvD, bench.Published))
+    plain, published = (
+        kind(4, 16, 3, 8, dropout=0.0, norm=norm) for kind in (S4ConvD, bench.Published)
+    )
     published.load_state_dict(plain.state_dict())
     x = torch.randn(5, 20, 4)
     for network in (plain, published):
@@ -46,21 +49,33 @@ def test_the_published_form_is_the_same_function() -> None:
 
 
 def test_who_takes_part() -> None:
-    found = bench.contenders(["published", "naive", "fused"])
+    names = ["published", "naive", "fused"]
+    found = bench.contenders(names, torch.device("cuda"))
     assert [of.label for of in found] == ["published", "published, TF32", "naive", "fused, TF32"]
+    assert [of.label for of in bench.contenders(names, torch.device("cpu"))] == names
+
+
+def test_on_a_cpu_it_prints_a_row_for_each(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["bench", "--batch=4", "--device=cpu"])
+    bench.main()
+    where, head, *rows = capsys.readouterr().out.splitlines()
+    assert where.endswith("4 windows")
+    assert head.split()[:4] == ["kernel", "ms", "a", "step"]
+    assert [row.split()[0] for row in rows] == ["published", "pytorch"]
+    assert rows[-1].split()[5:] == ["1.00x", "-"]
 
 
 def test_without_a_gpu_it_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(sys, "argv", ["bench"])
+    monkeypatch.setattr(sys, "argv", ["bench", "--device=cuda"])
     with pytest.raises(SystemExit) as end:
         bench.main()
     assert end.value.code == 2
-    assert (
-        capsys.readouterr().err.strip() == "error: this needs an NVIDIA GPU, and PyTorch sees none"
-    )
+    assert capsys.readouterr().err.strip() == "error: there is no NVIDIA GPU that PyTorch sees"
 
 
 @pytest.mark.gpu

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.utils import parameters_to_vector
 
-from cuda_ops import depthwise_conv
+from cuda_ops import depthwise_conv, last_step
 from model.block import S4ConvDBlock
 from model.s4convd import S4ConvD, load_published
 
@@ -140,7 +140,12 @@ def test_bfloat16_autocast_leaves_the_filter_its_digits(monkeypatch, norm) -> No
         types.append(k.dtype)
         return depthwise_conv(x, k, kernel)
 
+    def watched_last(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        types.append(k.dtype)
+        return last_step(x, k)
+
     monkeypatch.setattr("model.block.depthwise_conv", watched)
+    monkeypatch.setattr("model.block.last_step", watched_last)
     network = S4ConvD(FEATURES, H, BLOCKS, norm=norm, dropout=0.0)
     x = torch.randn(32, L, FEATURES)
     network(x).square().mean().backward()

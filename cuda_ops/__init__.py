@@ -26,7 +26,6 @@ __all__ = [
     "fused_block",
     "fused_filters",
     "fused_last_step",
-    "last_step",
     "prepare_kernel",
     "require_kernel",
 ]
@@ -77,7 +76,9 @@ def prepare_kernel(name: str, device: torch.device) -> str:
     return f"{name} (CUDA, sm_{major}{minor})"
 
 
-def depthwise_conv(x: torch.Tensor, k: torch.Tensor, kernel: str = "pytorch") -> torch.Tensor:
+def depthwise_conv(
+    x: torch.Tensor, k: torch.Tensor, kernel: str = "pytorch", last_only: bool = False
+) -> torch.Tensor:
     """Causal depthwise convolution of each channel with its own filter.
 
     Sums are in float32, in float64 for float64. Under autocast both tensors are cast to its type,
@@ -87,9 +88,11 @@ def depthwise_conv(x: torch.Tensor, k: torch.Tensor, kernel: str = "pytorch") ->
         x: input, (B, H, L), any strides.
         k: filter, (H, K), for any K >= 1; taps past L have nothing to meet.
         kernel: a name from `KERNELS`. It runs, or the call raises: nothing is replaced.
+        last_only: whether the last step of y is all that is wanted. On a CPU it is all that is
+            computed.
 
     Returns:
-        y: (B, H, L), of the type that x and k promote to.
+        y: (B, H, L), or (B, H, 1), of the type that x and k promote to.
 
     Raises:
         KernelUnavailableError: `kernel` is unknown or cannot run here, or not on x's device.
@@ -98,17 +101,16 @@ def depthwise_conv(x: torch.Tensor, k: torch.Tensor, kernel: str = "pytorch") ->
     """
     x, k = _operands(x, k)
     if kernel == "pytorch":
-        return recorded_whole(pytorch_conv, x, k)
-    if kernel not in KERNELS or not x.is_cuda:
-        require_kernel(kernel, x.device)
-        if kernel not in KERNELS:
-            raise KernelUnavailableError(f"kernel '{kernel}' is for a whole block: fused_block")
-    return conv_forward(x, k, kernel)
-
-
-def last_step(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """The last step of `depthwise_conv` by PyTorch alone, (B, H, 1); raises as it does."""
-    return recorded_whole(last_step_conv, *_operands(x, k))
+        if last_only and not x.is_cuda:
+            return recorded_whole(last_step_conv, x, k, counts=False)
+        y = recorded_whole(pytorch_conv, x, k)
+    else:
+        if kernel not in KERNELS or not x.is_cuda:
+            require_kernel(kernel, x.device)
+            if kernel not in KERNELS:
+                raise KernelUnavailableError(f"kernel '{kernel}' is for a whole block: fused_block")
+        y = conv_forward(x, k, kernel)
+    return y[..., -1:] if last_only else y
 
 
 def _operands(x: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

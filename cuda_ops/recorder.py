@@ -239,12 +239,19 @@ def recorded(path: str, call: Callable[..., T], *arguments: Any) -> T:
 
 
 def recorded_whole(
-    call: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], x: torch.Tensor, k: torch.Tensor
+    call: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    x: torch.Tensor,
+    k: torch.Tensor,
+    counts: bool = True,
 ) -> torch.Tensor:
     """`call(x, k)`, made of PyTorch's own functions: the forward path, and both gradients in one.
 
     Of what is ready autograd runs the youngest first. So from the gradient of y on it runs all that
     `call` made, and nothing else, until it comes to what was made right before.
+
+    Args:
+        counts: whether it moves x and y whole, so that its rate can be told; otherwise its time
+            alone counts.
     """
     recorder = _at_work
     if recorder is None or torch.compiler.is_compiling():
@@ -253,8 +260,12 @@ def recorded_whole(
         x = before = x.view_as(x)
     else:
         k = before = k.view_as(k)
-    y = recorded("forward", call, x, k)
+    recorder.enter("forward", x.nbytes * counts)
+    try:
+        y = call(x, k)
+    finally:
+        recorder.leave()
     if y.requires_grad:
-        y.register_hook(lambda gradient: recorder.enter("both_gradients", gradient.nbytes))
+        y.register_hook(lambda gradient: recorder.enter("both_gradients", gradient.nbytes * counts))
         before.register_hook(lambda gradient: recorder.leave())
     return y

@@ -183,7 +183,7 @@ def main() -> None:
     try:
         if kind == "cuda" and not cuda:
             raise KernelUnavailableError("there is no NVIDIA GPU that PyTorch sees")
-        device = torch.device(kind, torch.cuda.current_device() if kind == "cuda" else None)
+        device = torch.device(f"cuda:{torch.cuda.current_device()}" if kind == "cuda" else "cpu")
         for name in names:
             if name != PUBLISHED:
                 tell(f"preparing {prepare_kernel(name, device)}")

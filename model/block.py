@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from cuda_ops import depthwise_conv, fused_block, fused_last_step, last_step
+from cuda_ops import depthwise_conv, fused_block, fused_last_step
 from model.ssm import Init, SSMFilter
 
 
@@ -61,13 +61,9 @@ class S4ConvDBlock(nn.Module):
         # On a GPU each copy once: left to the operators, the convolution, its gradients and every
         # pass over y would meet a transposed tensor. On a CPU the backend makes the one it needs.
         rows = x.transpose(1, 2)
-        if last_only and self.kernel == "pytorch":
-            y = last_step(rows, k)
+        y = depthwise_conv(rows.contiguous() if x.is_cuda else rows, k, self.kernel, last_only)
+        if last_only:
             u = u[:, -1:]
-        else:
-            y = depthwise_conv(rows.contiguous() if x.is_cuda else rows, k, self.kernel)
-            if last_only:
-                y, u = y[..., -1:], u[:, -1:]
         y = F.gelu(self.dropout(y).transpose(1, 2).contiguous())
         return u + F.glu(self.output_linear(y), dim=-1)
 

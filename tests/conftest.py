@@ -89,9 +89,9 @@ def second_kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
         known = name == "elsewhere"
         return "elsewhere, of a test" if known else cuda_ops.prepare_kernel(name, device)
 
-    def conv(x: torch.Tensor, k: torch.Tensor, kernel: str) -> torch.Tensor:
+    def conv(x: torch.Tensor, k: torch.Tensor, kernel: str, last_only: bool) -> torch.Tensor:
         ran.add(kernel)
-        return cuda_ops.depthwise_conv(x, k)
+        return cuda_ops.depthwise_conv(x, k, last_only=last_only)
 
     with monkeypatch.context() as patch:
         patch.setattr("model.training.cli.prepare_kernel", prepare)

@@ -142,7 +142,7 @@ def test_a_hundred_steps_with_every_kernel(run: Runner, monkeypatch: pytest.Monk
     monkeypatch.setattr(
         block,
         "depthwise_conv",
-        lambda x, k, kernel: whole(x, k / 2 + k.detach() / 2, kernel),
+        lambda x, k, *rest: whole(x, k / 2 + k.detach() / 2, *rest),
     )
     difference = apart(loss_curve(run(*flags, "--kernel=warp_tiled")))
     print(f"with half the filter's gradient: {difference:.1e}")

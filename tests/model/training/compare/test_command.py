@@ -131,7 +131,7 @@ def test_kernels_take_turns_and_see_the_same(
         assert kernel["repeat"] == 0
     shared, naive, pytorch = record["kernels"]
     assert shared["losses"] == naive["losses"]  # the same code, in this test
-    assert shared["losses"] != pytorch["losses"]  # another code, and other masks
+    assert shared["losses"] == pytest.approx(pytorch["losses"], rel=1e-4)  # of the same masks
     assert "time/both_gradients_ms" not in curves(folder / "naive")
     assert "time/both_gradients_ms" in curves(folder / "pytorch")
     assert [kernel_of(folder / name) for name in names] == names
@@ -180,13 +180,13 @@ def test_the_operators_type_is_the_one_it_works_in(
 ) -> None:
     """The bandwidth of a float32 where half the bytes were moved."""
     seen: set[torch.dtype] = set()
-    conv = cuda_ops.pytorch_conv
+    conv = cuda_ops.last_step_conv
 
     def watched(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
         seen.add(x.dtype)
         return conv(x, k)
 
-    monkeypatch.setattr(cuda_ops, "pytorch_conv", watched)
+    monkeypatch.setattr(cuda_ops, "last_step_conv", watched)
     done = run("compare", *FEW, "--rounds=1", f"--trainer.precision={precision}")
     assert done.code == 0, done.text
     assert seen == {getattr(torch, record_in(folder)["dtype"])}

@@ -22,15 +22,16 @@
 //                   part of the rows, which follows from M alone.
 //
 // Dropout
-//   A number is kept or not by a hash of its place and a seed: nothing is stored, and the gradients see what
-//   the forward path saw.
+//   By a hash (dropout.cuh): the gradients see what the forward path saw.
 //
 // Cost
 //   Compulsory bytes, 4 M H each: 3 forward (z, x, out), 3 for dz (dout, z, dz), 2 for dW. FLOPs: 4 M H H for
 //   each of the 1 + 2 + 2 products.
 #include <algorithm>
 
+#include "activations.cuh"
 #include "common.cuh"
+#include "dropout.cuh"
 #include "wgmma.cuh"
 
 namespace {
@@ -40,108 +41,6 @@ constexpr int kBand = 32;        // channels, and as many gates
 constexpr int kSumRows = 32;     // of a tile of the weight gradient
 constexpr int kMostParts = 128;  // of the rows, weight gradient
 constexpr int kTilesOfPart = 4;  // at least
-
-// -- the formulas ----------------------------------------------------------------------------------------
-
-constexpr float kLog2e = 1.4426950408889634f;
-
-__device__ float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-__device__ float reciprocal(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-// 1 / (1 + exp(-x)), from -x log2(e).
-__device__ float sigmoid_of(float scaled) { return reciprocal(1.0f + exp2_fast(scaled)); }
-
-// GELU(x) = x P(x), P the normal distribution, and its slope P(x) + x p(x). The tail beyond |x| is formula
-// 7.1.26 of Abramowitz and Stegun: off by 8e-8 at most.
-__device__ float gelu(float x, float& slope) {
-  const float density = exp2_fast(x * x * (-0.5f * kLog2e));  // times sqrt(2 pi)
-  const float t = reciprocal(fmaf(0.23164189f, fabsf(x), 1.0f));
-  float p = fmaf(t, 0.530702714f, -0.726576013f);
-  p = fmaf(t, p, 0.710706871f);
-  p = fmaf(t, p, -0.142248368f);
-  p = fmaf(t, p, 0.127414796f);
-  const float tail = p * t * density;
-  const float below = fmaf(-fabsf(x) * 0.3989422804014327f, density, tail);  // the slope at -|x|
-  slope = x >= 0 ? 1.0f - below : below;
-  return fmaf(-fabsf(x), tail, fmaxf(x, 0.0f));
-}
-__device__ float gelu(float x) {
-  float unused;
-  return gelu(x, unused);
-}
-
-struct Dropout {
-  const int64_t* seed;
-  uint32_t threshold;  // p 2^16; 0: no dropout
-  float scale;         // 1 / (1 - p)
-};
-
-// 0 or 1 / (1 - p) for the number at an index. Two neighbours have 16 bits each of one hash, which is two
-// rounds of xor, shift and multiply, after Wellons' lowbias32; the Python twin is cuda_ops/dropout.py.
-template <bool kDrop>
-class Mask {
- public:
-  __device__ explicit Mask(const Dropout& dropout) : threshold_(dropout.threshold), scale_(dropout.scale) {
-    if constexpr (kDrop) {
-      const uint64_t seed = *dropout.seed;
-      low_ = static_cast<uint32_t>(seed);
-      high_ = static_cast<uint32_t>(seed >> 32);
-    }
-  }
-
-  // Of the numbers from index `first` on, an even one, up to the next multiple of 2^33: tiles never straddle
-  // one.
-  class From {
-   public:
-    __device__ From(const Mask& mask, int64_t first)
-        : mask_(mask),
-          low_(static_cast<uint32_t>(first >> 1)),
-          high_(mask.high_ ^ static_cast<uint32_t>(first >> 33)) {}
-
-    // Of the numbers at an even offset and behind it.
-    __device__ void pair(int offset, float& even, float& odd) const {
-      even = odd = 1.0f;
-      if constexpr (kDrop) {
-        const uint32_t h = hash(offset);
-        even = kept(h & 0xffff);
-        odd = kept(h >> 16);
-      }
-    }
-    __device__ float operator()(int offset) const {
-      if constexpr (!kDrop) return 1.0f;
-      const uint32_t h = hash(offset);
-      return kept(offset & 1 ? h >> 16 : h & 0xffff);
-    }
-
-   private:
-    __device__ uint32_t hash(int offset) const {
-      uint32_t h = (low_ + (offset >> 1)) ^ mask_.low_;
-      h ^= h >> 16;
-      h *= 0x7feb352du;
-      h ^= high_;
-      h ^= h >> 15;
-      h *= 0x846ca68bu;
-      return h ^ h >> 16;
-    }
-    __device__ float kept(uint32_t bits) const { return bits >= mask_.threshold_ ? mask_.scale_ : 0.0f; }
-
-    const Mask& mask_;
-    uint32_t low_, high_;
-  };
-  __device__ From from(int64_t first) const { return From(*this, first); }
-
- private:
-  uint32_t low_ = 0, high_ = 0, threshold_;
-  float scale_;
-};
 
 // -- the images of W -------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from model.block import S4ConvDBlock
-from model.ssm import Init, SSMFilter, filters_of
+from model.ssm import Init, filters_of
 
 
 class S4ConvD(nn.Module):
@@ -59,9 +59,9 @@ class S4ConvD(nn.Module):
 
     def _filters(self, length: int) -> torch.Tensor:
         """(blocks, H, length), each block's skip in its first tap."""
-        layers = [layer for layer in self.modules() if isinstance(layer, SSMFilter)]
-        skips = [cast(S4ConvDBlock, block).D for block in self.blocks]
-        return filters_of(layers, length, skips, fused=self.blocks[0].kernel == "fused")
+        blocks = [cast(S4ConvDBlock, block) for block in self.blocks]
+        layers, skips = [block.kernel_layer for block in blocks], [block.D for block in blocks]
+        return filters_of(layers, length, skips, fused=blocks[0].kernel == "fused")
 
     def _encode(self, x: torch.Tensor) -> torch.Tensor:
         if self.blocks[0].kernel != "fused":

@@ -28,13 +28,14 @@ torch.library.define(
     " -> (Tensor, Tensor)",
 )
 torch.library.define(
-    f"{_NAME}::block_backward",
-    "(Tensor dout, Tensor z, Tensor x, bool own, Tensor k, Tensor w, Tensor b, float p,"
-    " Tensor? seed) -> (Tensor, Tensor, Tensor, Tensor)",
+    f"{_NAME}::mixing_backward",
+    "(Tensor dout, Tensor z, Tensor w, Tensor b, float p, Tensor? seed)"
+    " -> (Tensor, Tensor, Tensor)",
 )
 torch.library.define(f"{_NAME}::rows_conv", "(Tensor x, Tensor k) -> Tensor")
 torch.library.define(
-    f"{_NAME}::rows_conv_backward", "(Tensor gy, Tensor x, Tensor k) -> (Tensor, Tensor)"
+    f"{_NAME}::rows_conv_backward",
+    "(Tensor gy, Tensor x, Tensor k, Tensor? added) -> (Tensor, Tensor)",
 )
 torch.library.define(f"{_NAME}::last_step", "(Tensor x, Tensor k) -> (Tensor, Tensor)")
 torch.library.define(
@@ -148,21 +149,16 @@ def _block_cpu(
     return (x if residual is None else residual) + _mixed(z, w, b, p, seed), z
 
 
-@torch.library.impl(f"{_NAME}::block_backward", "cpu")
-def _block_backward_cpu(
+@torch.library.impl(f"{_NAME}::mixing_backward", "cpu")
+def _mixing_backward_cpu(
     dout: torch.Tensor,
     z: torch.Tensor,
-    x: torch.Tensor,
-    own: bool,
-    k: torch.Tensor,
     w: torch.Tensor,
     b: torch.Tensor,
     p: float,
     seed: torch.Tensor | None,
-) -> tuple[torch.Tensor, ...]:
-    dz, dw, db = _gradients(lambda z, w, b: _mixed(z, w, b, p, seed), (z, w, b), dout)
-    dx, dk = _gradients(_conv, (x, k), dz)
-    return dx + dout if own else dx, dk, dw, db
+) -> Any:
+    return _gradients(lambda z, w, b: _mixed(z, w, b, p, seed), (z, w, b), dout)
 
 
 @torch.library.impl(f"{_NAME}::rows_conv", "cpu")
@@ -171,8 +167,11 @@ def _rows_conv_cpu(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
 
 
 @torch.library.impl(f"{_NAME}::rows_conv_backward", "cpu")
-def _rows_conv_backward_cpu(gy: torch.Tensor, x: torch.Tensor, k: torch.Tensor) -> Any:
-    return _gradients(_conv, (x, k), gy)
+def _rows_conv_backward_cpu(
+    gy: torch.Tensor, x: torch.Tensor, k: torch.Tensor, added: torch.Tensor | None
+) -> Any:
+    gx, gk = _gradients(_conv, (x, k), gy)
+    return gx if added is None else gx + added, gk
 
 
 @torch.library.impl(f"{_NAME}::last_step", "cpu")
@@ -209,26 +208,20 @@ def _block_cuda(
     return kernels.mix(added, z, kernels.images(w), b, p, seed), z
 
 
-@torch.library.impl(f"{_NAME}::block_backward", "cuda")
-def _block_backward_cuda(
+@torch.library.impl(f"{_NAME}::mixing_backward", "cuda")
+def _mixing_backward_cuda(
     dout: torch.Tensor,
     z: torch.Tensor,
-    x: torch.Tensor,
-    own: bool,
-    k: torch.Tensor,
     w: torch.Tensor,
     b: torch.Tensor,
     p: float,
     seed: torch.Tensor | None,
-) -> tuple[torch.Tensor, ...]:
-    dout, x, k, w, b = (t.contiguous() for t in (dout, x, k, w, b))
-    if x.numel() == 0:
-        return torch.empty_like(x), *(torch.zeros_like(t) for t in (k, w, b))
-    kernels = block_kernels(x.device)
-    dz, dw, db = kernels.mix_gradients(dout, z, kernels.images(w), b, p, seed)
-    added = dout if own else None
-    dx, dk = recorded("both_gradients", kernels.conv_gradients, dz, x, k, added)
-    return dx, dk, dw, db
+) -> Any:
+    if z.numel() == 0:
+        return torch.empty_like(z), torch.zeros_like(w), torch.zeros_like(b)
+    dout, w, b = dout.contiguous(), w.contiguous(), b.contiguous()
+    kernels = block_kernels(z.device)
+    return kernels.mix_gradients(dout, z, kernels.images(w), b, p, seed)
 
 
 @torch.library.impl(f"{_NAME}::rows_conv", "cuda")
@@ -239,11 +232,14 @@ def _rows_conv_cuda(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
 
 
 @torch.library.impl(f"{_NAME}::rows_conv_backward", "cuda")
-def _rows_conv_backward_cuda(gy: torch.Tensor, x: torch.Tensor, k: torch.Tensor) -> Any:
+def _rows_conv_backward_cuda(
+    gy: torch.Tensor, x: torch.Tensor, k: torch.Tensor, added: torch.Tensor | None
+) -> Any:
     if x.numel() == 0:
         return torch.empty_like(x), torch.zeros_like(k)
     gy, x, k = gy.contiguous(), x.contiguous(), k.contiguous()
-    return recorded("both_gradients", block_kernels(x.device).conv_gradients, gy, x, k, None)
+    added = None if added is None else added.contiguous()
+    return recorded("both_gradients", block_kernels(x.device).conv_gradients, gy, x, k, added)
 
 
 @torch.library.impl(f"{_NAME}::last_step", "cuda")
@@ -274,18 +270,11 @@ def _block_fake(x: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return x.new_empty(x.shape), x.new_empty(x.shape)
 
 
-@torch.library.register_fake(f"{_NAME}::block_backward")
-def _block_backward_fake(
-    dout: torch.Tensor,
-    z: torch.Tensor,
-    x: torch.Tensor,
-    own: bool,
-    k: torch.Tensor,
-    w: torch.Tensor,
-    b: torch.Tensor,
-    *_: Any,
+@torch.library.register_fake(f"{_NAME}::mixing_backward")
+def _mixing_backward_fake(
+    dout: torch.Tensor, z: torch.Tensor, w: torch.Tensor, b: torch.Tensor, *_: Any
 ) -> tuple[torch.Tensor, ...]:
-    return tuple(tensor.new_empty(tensor.shape) for tensor in (x, k, w, b))
+    return tuple(tensor.new_empty(tensor.shape) for tensor in (z, w, b))
 
 
 @torch.library.register_fake(f"{_NAME}::rows_conv")
@@ -294,7 +283,7 @@ def _rows_conv_fake(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
 
 
 @torch.library.register_fake(f"{_NAME}::rows_conv_backward")
-def _rows_conv_backward_fake(gy: torch.Tensor, x: torch.Tensor, k: torch.Tensor) -> Any:
+def _rows_conv_backward_fake(gy: torch.Tensor, x: torch.Tensor, k: torch.Tensor, *_: Any) -> Any:
     return x.new_empty(x.shape), k.new_empty(k.shape)
 
 
@@ -327,7 +316,8 @@ def _block_backward(
     z, x, k, w, b, seed = ctx.saved_tensors
     if dout is None:
         return (None,) * 7
-    dx, dk, dw, db = _OPS.block_backward(dout, z, x, ctx.own, k, w, b, ctx.p, seed)
+    dz, dw, db = _OPS.mixing_backward(dout, z, w, b, ctx.p, seed)
+    dx, dk = _OPS.rows_conv_backward(dz, x, k, dout if ctx.own else None)
     return dx, None if ctx.own else dout, dk, dw, db, None, None
 
 
@@ -336,7 +326,7 @@ def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _rows_conv_backward(ctx: Any, gy: torch.Tensor) -> Any:
-    return _OPS.rows_conv_backward(gy, *ctx.saved_tensors)
+    return _OPS.rows_conv_backward(gy, *ctx.saved_tensors, None)
 
 
 def _last_step_backward(ctx: Any, gy: torch.Tensor, added: torch.Tensor) -> Any:

@@ -95,8 +95,9 @@ def test_the_default_network(kernel: str, batch: int, optimizer: str, norm: bool
     check(what, batch, kernel=kernel, optimizer=optimizer, norm=norm)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", [*KERNELS, "fused"])
 def test_the_published_network_and_the_time_it_takes(kernel: str) -> None:
+    torch.set_float32_matmul_precision("high" if kernel == "fused" else "highest")
     watched = check(f"published, {kernel}", 16384, kernel=kernel, **STUDY)
     assert watched.seconds < 2
 

@@ -250,7 +250,7 @@ def test_empty_inputs(shape, variant) -> None:
 def test_a_launch_that_fails_is_an_error_at_once(variant) -> None:
     """C14: and not of a later innocent call."""
     x, _, _ = inputs_of((1, 1, 4, 4))
-    nothing = launch._Shape(0, 1, 4, 4)  # a grid of no blocks
+    nothing = launch.Shape(0, 1, 4, 4)  # a grid of no blocks
     with pytest.raises(RuntimeError, match=f"kernel '{variant}', forward: invalid"):
         loaded(variant)._launch("forward", x, 0, 0, 0, nothing)
     torch.cuda.synchronize()

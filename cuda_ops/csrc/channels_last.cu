@@ -35,7 +35,8 @@ constexpr int kFewestParts = 256;  // where the batch has as many samples: work 
 constexpr int kMostTapChunks = 4;
 constexpr int kLastRows = kThreads / 32;  // threads to a channel, last step alone
 constexpr int kLastSteps = 8;             // steps of such a thread at once
-constexpr int kLastPartSamples = 32;
+constexpr int kLastPartSamples = 32;  // of a part of the batch, last step alone
+constexpr int kFewestLastParts = 64;  // where the batch has as many samples
 
 // What the copies of a column's tile lie apart, and where its filter lies.
 struct Plan {
@@ -82,6 +83,7 @@ __device__ void prepare(float* tiles, int count, float* filter, const float* k, 
   for (int n = slot; n < count; n += slots) {
     for (int t = shape.L; t < rows; t++) tiles[n * tile + t * kH + h] = 0;
   }
+#pragma unroll 8
   for (int j = slot; j < chunks_of(taps) * kChunk; j += slots) {
     filter[j * kH + h] = j < taps ? k[static_cast<int64_t>(h) * shape.K + j] : 0.0f;
   }
@@ -100,11 +102,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int chunks = chunks_of(shape.L), tap_chunks = chunks_of(shape.taps());
   float* const tiles = memory + slot * stages * plan.tile;
   float* const filter = memory + kSlots * stages * plan.tile;
-  if (leader) {
-    for (int s = 0; s < stages; s++) barrier_init(&arrived[slot][s], 1);
-  }
-  prepare<kH>(memory, kSlots * stages, filter, k, shape, plan.tile);
-
   const int64_t size = static_cast<int64_t>(shape.L) * kH;
   const int64_t step = static_cast<int64_t>(gridDim.x) * kSlots;
   const auto fetch = [&](int64_t b, int stage) {
@@ -115,8 +112,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   };
   int64_t b = static_cast<int64_t>(blockIdx.x) * kSlots + slot;
   if (leader) {
+    for (int s = 0; s < stages; s++) barrier_init(&arrived[slot][s], 1);
+    fence_for_copies();
     for (int s = 0; s < max(1, stages - 1); s++) fetch(b + s * step, s);
   }
+  prepare<kH>(memory, kSlots * stages, filter, k, shape, plan.tile);
   int stage = 0;
   unsigned parity = 0;
   for (; b < shape.B; b += step) {
@@ -172,11 +172,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int chunks = chunks_of(shape.L), taps = shape.taps();
   float* const tiles = memory + slot * stages * 2 * plan.tile;
   float* const filter = memory + kSlots * stages * 2 * plan.tile;
-  if (leader) {
-    for (int s = 0; s < stages; s++) barrier_init(&arrived[slot][s], 1);
-  }
-  prepare<kH>(memory, kSlots * stages * 2, filter, k, shape, plan.tile);
-
   const int64_t size = static_cast<int64_t>(shape.L) * kH;
   const int64_t part = static_cast<int64_t>(blockIdx.x) * kSlots + slot;
   const auto fetch = [&](int64_t b, int stage) {
@@ -187,8 +182,13 @@ __global__ void __launch_bounds__(kThreads, 1)
       bulk_load(to + plan.tile, x + b * size, plan.bytes, &arrived[slot][stage]);
     }
   };
+  if (leader) {
+    for (int s = 0; s < stages; s++) barrier_init(&arrived[slot][s], 1);
+    fence_for_copies();
+    if (part < parts) fetch(part, 0);
+  }
+  prepare<kH>(memory, kSlots * stages * 2, filter, k, shape, plan.tile);
   if (part >= parts) return;
-  if (leader) fetch(part, 0);
   Chunk totals[kTapChunks];
 #pragma unroll
   for (int c = 0; c < kTapChunks; c++) clear(totals[c]);
@@ -339,8 +339,10 @@ int64_t parts_of(int64_t B) {
 
 // Blocks of the last step alone: groups of 32 channels, and parts of the batch that follow from B alone.
 dim3 last_grid(Shape shape) {
+  const int64_t parts =
+      std::max(ceil_div(shape.B, kLastPartSamples), std::min<int64_t>(shape.B, kFewestLastParts));
   return dim3(static_cast<unsigned>(ceil_div(shape.H, 32)),
-              static_cast<unsigned>(std::min<int64_t>(ceil_div(shape.B, kLastPartSamples), 65535)));
+              static_cast<unsigned>(std::min<int64_t>(parts, 65535)));
 }
 
 int attribute(cudaDeviceAttr name, int device) {

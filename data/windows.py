@@ -101,6 +101,10 @@ class DeviceSeries:
         )
 
 
+# Windows that are gathered at once, where batches are smaller: a gather is a dozen operations.
+GATHERED = 16_384
+
+
 class WindowLoader:
     """Iterates over the batches of a split; the last, short batch is kept.
 
@@ -139,14 +143,23 @@ class WindowLoader:
         share = -(-self.cell.numel() // self.world)
         return -(-share // self.batch_size)
 
+    @property
+    def gathered(self) -> int:
+        """Windows of the batches that are made in one go."""
+        return self.batch_size * max(1, GATHERED // self.batch_size)
+
     def __iter__(self) -> Iterator[Batch]:
         if not self.resuming:
             self.epoch, self.done = self.epoch + 1, 0
         self.resuming = False
         share = self._share()
-        for number in range(self.done, len(self)):
-            self.done = number + 1
-            yield self.source.gather(share[number * self.batch_size :][: self.batch_size])
+        size, together = self.batch_size, self.gathered // self.batch_size
+        for first in range(self.done, len(self), together):
+            many = self.source.gather(share[first * size :][: self.gathered])
+            for number in range(min(together, len(self) - first)):
+                self.done = first + number + 1
+                rows = slice(number * size, (number + 1) * size)
+                yield Batch(*(tensor[rows] for tensor in many))
 
     def _share(self) -> torch.Tensor:
         """This process's windows, in this epoch's order."""

@@ -11,7 +11,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 import cuda_ops
 from cuda_ops import recorder
-from data.windows import DeviceSeries
+from data import windows
 from model import block
 from model.training.callbacks.panels import ForecastPanels
 from model.training.callbacks.step_table import PARTS
@@ -180,7 +180,7 @@ def test_parts_sum_to_the_wall_time(
     monkeypatch.setattr(ForecastPanels, "on_train_batch_end", end)
     slow_down(monkeypatch, S4ConvDModule, "training_step", NAP / 3)
     slow_down(monkeypatch, S4ConvDModule, "validation_step", 5 * NAP)
-    slow_down(monkeypatch, DeviceSeries, "gather", NAP / 3)
+    slow_down(monkeypatch, windows, "Batch", NAP / 3)
     slow_down(monkeypatch, StepLogger, "save", NAP / 3)
     few = [f"--trainer.limit_{stage}_batches=2" for stage in ("val", "test", "predict")]
     options = [*NINE, *few, "--data.batch_size=1", "--trainer.max_epochs=2"]

@@ -15,13 +15,12 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from cuda_ops import BLOCK_KERNELS, KernelUnavailableError, prepare_kernel
 from cuda_ops.environment import processor
-from cuda_ops.reference import fft_conv
 from cuda_ops.timing import spread, tell, timed
 from model.losses import rmsle
+from model.published import PublishedS4ConvD
 from model.s4convd import S4ConvD
 
 WINDOW, FEATURES = 48, 4  # of the study
@@ -33,40 +32,25 @@ PUBLISHED = "published"
 CONTENDERS = (PUBLISHED, *BLOCK_KERNELS)
 
 
-class Published(S4ConvD):
-    """The network as its authors wrote it (arXiv 2502.21035), pass by pass.
-
-    The convolution by FFT, each block's filter for itself, the skip and the residual as they stand
-    in the formula, the mixing as a convolution of size 1 between two transpositions, and all steps
-    of the last block.
-    """
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(B, L, F) -> (B,)."""
-        u = self.encoder(x)  # (B, L, H)
-        blocks: Any = self.blocks
-        for block in blocks:
-            mixing = block.output_linear[0]
-            v = (u if block.norm is None else block.norm(u)).transpose(1, 2)
-            y = fft_conv(v, block.kernel_layer(x.shape[1])) + block.D.unsqueeze(-1) * v
-            y = F.gelu(block.dropout(y))
-            y = F.glu(F.conv1d(y, mixing.weight.unsqueeze(-1), mixing.bias), dim=1)
-            u = y.transpose(1, 2) + u
-        last = u[:, -1]
-        return self.decoder(last if self.norm is None else self.norm(last)).squeeze(-1)
-
-
 @dataclass(frozen=True)
 class Contender:
-    """A kernel's name, or `PUBLISHED`, and the precision of float32 products."""
+    """What takes a training step.
+
+    Attributes:
+        name: a kernel's, or `PUBLISHED`.
+        precision: of float32 products, as torch.set_float32_matmul_precision has it.
+        graph: whether the whole step, the optimiser's too, is replayed from a CUDA graph.
+    """
 
     name: str
-    precision: str  # of torch.set_float32_matmul_precision
+    precision: str
+    graph: bool = False
 
     @property
     def label(self) -> str:
         """As the table shows it."""
-        return f"{self.name}, TF32" if self.precision == "high" else self.name
+        tf32 = ", TF32" if self.precision == "high" else ""
+        return f"{self.name}{tf32}{', graph' if self.graph else ''}"
 
 
 def training_step(of: Contender, batch: int, device: torch.device) -> Callable[[], torch.Tensor]:
@@ -77,11 +61,11 @@ def training_step(of: Contender, batch: int, device: torch.device) -> Callable[[
     torch.manual_seed(0)
     options = STUDY if device.type == "cuda" else DEFAULT
     if of.name == PUBLISHED:
-        network: S4ConvD = Published(FEATURES, **options)
+        network: S4ConvD = PublishedS4ConvD(FEATURES, **options)
     else:
         network = S4ConvD(FEATURES, **options, kernel=of.name)
     network = network.to(device)
-    optimizer = torch.optim.SGD(network.parameters(), lr=1e-5, momentum=0.9)
+    optimizer = torch.optim.SGD(network.parameters(), lr=1e-5, momentum=0.9, fused=True)
     x = torch.randn(batch, WINDOW, FEATURES, device=device)
     target = torch.rand(batch, device=device)
 
@@ -93,16 +77,41 @@ def training_step(of: Contender, batch: int, device: torch.device) -> Callable[[
         optimizer.step()
         return loss.detach()
 
-    return step
+    return replayed(step) if of.graph else step
+
+
+def replayed(step: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+    """`step`, captured in a CUDA graph."""
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        step()  # what is set up at a first use
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = step()
+
+    def replay(_: object = step) -> torch.Tensor:  # with the tensors that the graph is about
+        graph.replay()
+        return loss
+
+    return replay
 
 
 def contenders(names: list[str], device: torch.device) -> list[Contender]:
-    """Each name in full float32 and, where that makes a difference worth seeing, in TF32."""
+    """Each name in full float32 and, where that makes a difference worth seeing, in TF32.
+
+    What users train with is replayed from a graph, too.
+    """
     if device.type == "cpu":
         return [Contender(name, "highest") for name in names]
     ladder = ("naive", "coalesced", "shared")
     precisions = {"fused": ["high"], **{name: ["highest"] for name in ladder}}
-    return [Contender(name, p) for name in names for p in precisions.get(name, ["highest", "high"])]
+    found = [
+        Contender(name, p) for name in names for p in precisions.get(name, ["highest", "high"])
+    ]
+    graphs = [Contender(name, "high", True) for name in names if name in ("warp_tiled", "fused")]
+    return found + graphs
 
 
 def several(step: Callable[[], torch.Tensor]) -> None:
@@ -153,15 +162,15 @@ def table(of_all: list[Contender], rows: list[Row]) -> str:
     """A line for each contender; speed-ups are those of the last over the others."""
     over = f"over {of_all[-1].name}"
     lines = [
-        f"{'kernel':<18}{'ms a step':>10}{'p10':>8}{'p90':>8}{'in a row':>10}{over:>15}{'GiB':>7}"
+        f"{'kernel':<24}{'ms a step':>10}{'p10':>8}{'p90':>8}{'in a row':>10}{over:>14}{'GiB':>6}"
     ]
     last = spread(rows[-1].in_a_row).ms
     for of, row in zip(of_all, rows, strict=True):
         single, in_a_row = spread(row.single), spread(row.in_a_row).ms
         memory = f"{row.peak / 2**30:.2f}" if row.peak else "-"
         lines.append(
-            f"{of.label:<18}{single.ms:>10.2f}{single.p10:>8.2f}{single.p90:>8.2f}{in_a_row:>10.2f}"
-            f"{in_a_row / last:>14.2f}x{memory:>7}"
+            f"{of.label:<24}{single.ms:>10.2f}{single.p10:>8.2f}{single.p90:>8.2f}{in_a_row:>10.2f}"
+            f"{in_a_row / last:>13.2f}x{memory:>6}"
         )
     return "\n".join(lines)
 

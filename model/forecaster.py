@@ -7,6 +7,7 @@ from torch import nn
 
 from model.calendar import CALENDAR_FEATURES, calendar_features
 from model.losses import signed_log1p
+from model.published import PublishedS4ConvD
 from model.s4convd import S4ConvD
 
 Transform = Literal["log1p", "none"]
@@ -24,6 +25,7 @@ class Forecaster(nn.Module):
             and forecasts the difference to it, so that large and small buildings look alike.
         calendar: the network is told the hour, weekday and season of the hour after each step; at
             the last step that is the predicted hour.
+        published: run the network in the form of `PublishedS4ConvD`, which is the same function.
         network: the other arguments of `S4ConvD`.
     """
 
@@ -40,6 +42,7 @@ class Forecaster(nn.Module):
         transform: Transform = "log1p",
         relative: bool = True,
         calendar: bool = True,
+        published: bool = False,
         **network: Any,
     ) -> None:
         super().__init__()
@@ -48,7 +51,7 @@ class Forecaster(nn.Module):
         self.relative = relative
         self.calendar = calendar
         features = 1 + len(covariates) + relative + CALENDAR_FEATURES * calendar
-        self.network = S4ConvD(features, **network)
+        self.network = (PublishedS4ConvD if published else S4ConvD)(features, **network)
         self.register_buffer("fitted", torch.tensor(False))
         self.register_buffer("reading_mean", torch.zeros(()))
         self.register_buffer("reading_std", torch.ones(()))

@@ -16,12 +16,16 @@ def signed_log1p(reading: torch.Tensor) -> torch.Tensor:
     return torch.log1p(F.relu(reading)) - F.relu(-reading)
 
 
-def rmsle(log_prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+def rmsle(
+    log_prediction: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None
+) -> torch.Tensor:
     """Root mean squared logarithmic error, finite in value and gradient also where it is 0.
 
     Args:
         log_prediction: log(1 + prediction), any shape.
         target: readings in the user's units, the same shape.
+        weight: of each in the mean, their sum 1; None: all alike.
     """
-    error = log_prediction - signed_log1p(target)
-    return torch.sqrt(error.square().mean() + EPSILON)
+    square = (log_prediction - signed_log1p(target)).square()
+    mean = square.mean() if weight is None else torch.dot(weight, square)
+    return torch.sqrt(mean + EPSILON)

@@ -57,6 +57,11 @@ class S4ConvD(nn.Module):
             last = self.norm(last)
         return self.decoder(last).squeeze(-1)
 
+    def use_kernel(self, name: str) -> None:
+        """Let another implementation run, see `cuda_ops.BLOCK_KERNELS`; the parameters stay."""
+        for block in self.blocks:
+            cast(S4ConvDBlock, block).kernel = name
+
     def _filters(self, length: int) -> torch.Tensor:
         """(blocks, H, length), each block's skip in its first tap."""
         blocks = [cast(S4ConvDBlock, block) for block in self.blocks]

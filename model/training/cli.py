@@ -25,16 +25,19 @@ from model.training.callbacks.hparams import HParams, flatten
 from model.training.callbacks.memory import MemoryForecast
 from model.training.callbacks.panels import ForecastPanels
 from model.training.callbacks.predictions import PredictionFile
+from model.training.callbacks.progress import PacedProgressBar
 from model.training.callbacks.scores import ScoreTable
 from model.training.callbacks.timing import Timing
 from model.training.checkpoint import adopt_checkpoint, read_checkpoint
 from model.training.epochs import choose_epochs, epochs_done, refuse_finished
 from model.training.errors import UsageError
+from model.training.graph import reason_against
 from model.training.help import SUBCOMMANDS, explain, short_help
 from model.training.logger import StepLogger
 from model.training.module import S4ConvDModule
 
 ROOT = Path(__file__).parents[2]
+AUTO = "auto"
 NOISE = ("Tip:", "TPU available", "Loading `", "Restoring states", "Loaded model weights")
 
 
@@ -68,8 +71,17 @@ class TrainCLI(LightningCLI):
         names = ", ".join(BLOCK_KERNELS)
         parser.add_argument(
             "--kernel",
-            default="pytorch",
-            help=f"the convolution's implementation: {names}; fused does the whole block",
+            default=AUTO,
+            help=f"the convolution's implementation: {names} (the whole block); "
+            f"{AUTO}: the fastest that runs here",
+        )
+        parser.add_argument(
+            "--step",
+            type=Literal["graph", "eager", "published"] | None,
+            default=None,
+            help="how a training step runs: graph replays it as one on a GPU (default with --kernel"
+            f" {AUTO} and fused); eager times the convolution's paths; published is eager and in "
+            "the published network's order of passes",
         )
         parser.add_argument(
             "--matmul_precision",
@@ -90,6 +102,7 @@ class TrainCLI(LightningCLI):
             help="file for the forecasts, .csv or .parquet (default: in the run's folder)",
         )
         parser.link_arguments("kernel", "model.kernel")
+        parser.link_arguments("step", "model.published", lambda step: step == "published")
         parser.link_arguments("data.window", "model.window")
         parser.link_arguments("data.covariates", "model.covariates")
         parser.link_arguments("model.transform", "data.transform")
@@ -140,6 +153,8 @@ class TrainCLI(LightningCLI):
         if settings.logger in (None, True):
             kwargs["logger"] = StepLogger(config.runs, name="", default_hp_metric=False)
         callbacks = [PredictionFile(config.output), ScoreTable(), MemoryForecast()]
+        if settings.enable_progress_bar is not False:
+            callbacks.append(PacedProgressBar())
         if settings.enable_checkpointing is not False:
             common: dict[str, Any] = {"enable_version_counter": False}
             callbacks += [
@@ -180,11 +195,17 @@ class TrainCLI(LightningCLI):
         """
         size = sum(parameter.numel() for parameter in self.model.parameters())
         device = self.trainer.strategy.root_device
-        kernel = prepare_kernel(self.model.kernel, device)
-        if self.model.kernel == "fused":
-            check_sizes(self.model.hparams["channels"], self.model.hparams["window"])
-        tf32 = ", products in TF32" if self._allow_tf32(self.model.kernel, device) else ""
-        rank_zero_info(f"model: S4ConvD, {size:,} parameters; kernel: {kernel} on {device}{tf32}")
+        step = self._choose_step()
+        name, note = self._choose_kernel(device, step)
+        self.model.run_as(name, replays=step == "graph")
+        callbacks: list[L.Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
+        for callback in callbacks:
+            if isinstance(callback, HParams):
+                callback.settings |= {"kernel": name, "model.kernel": name}
+        tf32 = ", products in TF32" if self._allow_tf32(name, device) else ""
+        form = {"graph": ", replayed as a graph", "published": ", passes as published"}
+        how = f"{note} on {device}{tf32}{form.get(step, '')}"
+        rank_zero_info(f"model: S4ConvD, {size:,} parameters; kernel: {how}")
         self.datamodule.prepare_data()
         self.datamodule.setup(self.subcommand)
         if self.subcommand == "fit" and self._chooses_epochs:
@@ -193,6 +214,61 @@ class TrainCLI(LightningCLI):
             epochs = choose_epochs(batches)
             refuse_finished(self.config.fit.ckpt_path, epochs, "epochs", self.epochs_done)
             self.trainer.fit_loop.max_epochs = epochs
+
+    def _choose_step(self) -> str:
+        """How a training step runs.
+
+        Raises:
+            UsageError: what was asked for cannot be.
+        """
+        config = self.config[self.subcommand]
+        step: str | None = config.step
+        against = reason_against(self.trainer)
+        if step == "graph" and against:
+            raise UsageError(f"--step graph: {against}; leave it out, or take --step eager")
+        if step == "published" and config.kernel == "fused":
+            raise UsageError(
+                "--step published keeps the passes apart that kernel 'fused' makes one: leave one "
+                "of the two options out"
+            )
+        fast = config.kernel in (AUTO, "fused") and not against
+        return step or ("graph" if fast else "eager")
+
+    def _choose_kernel(self, device: torch.device, step: str) -> tuple[str, str]:
+        """The kernel that was asked for, or the fastest that runs; and a note of it.
+
+        Raises:
+            KernelUnavailableError: the one that was asked for cannot run.
+        """
+        asked: str = self.config[self.subcommand].kernel
+        if asked != AUTO:
+            note = prepare_kernel(asked, device)
+            if asked == "fused":
+                self._refuse_fused_sizes()
+            return asked, note
+        for name in self._candidates(device, step):
+            try:
+                return name, prepare_kernel(name, device)
+            except KernelUnavailableError as error:
+                rank_zero_info(f"kernel '{name}' would be faster, but: {error}")
+        return "pytorch", prepare_kernel("pytorch", device)
+
+    def _candidates(self, device: torch.device, step: str) -> list[str]:
+        """What may be faster than `pytorch`, and is of this network and precision."""
+        if device.type != "cuda" or step == "published":
+            return []
+        in_full = self.config[self.subcommand].matmul_precision == "highest"
+        float32 = str(self.trainer.precision).startswith("32")
+        hopper = torch.cuda.get_device_capability(device) == (9, 0)
+        names = ["warp_tiled"]
+        try:
+            self._refuse_fused_sizes()
+        except KernelUnavailableError:
+            return names
+        return ["fused", *names] if float32 and hopper and not in_full else names
+
+    def _refuse_fused_sizes(self) -> None:
+        check_sizes(self.model.hparams["channels"], self.model.hparams["window"])
 
     def _allow_tf32(self, kernel: str, device: torch.device) -> bool:
         """Set the precision of float32 products, and say whether it makes a difference."""

@@ -17,14 +17,15 @@ from model.optim import (
     warmup_cosine,
 )
 from model.training.errors import UsageError
+from model.training.graph import GraphedLoss
 from model.training.metrics import score_metrics
 
 
 class S4ConvDModule(L.LightningModule):
     """Trains a `Forecaster` on RMSLE.
 
-    Its hyperparameters rebuild the model from a checkpoint alone. The kernel is not one of them: it
-    belongs to the run.
+    Its hyperparameters rebuild the model from a checkpoint alone. The kernel and the form of the
+    step are none of them: they belong to the run.
 
     Args:
         window: hours that the model sees; set with --data.window.
@@ -42,6 +43,7 @@ class S4ConvDModule(L.LightningModule):
         lr: peak learning rate (with sgd the rate itself).
         weight_decay: of the matrices.
         kernel: implementation of the convolution; set with --kernel.
+        published: the network pass by pass as published; set with --step.
     """
 
     def __init__(
@@ -61,9 +63,10 @@ class S4ConvDModule(L.LightningModule):
         lr: float = 4e-3,
         weight_decay: float = 0.01,
         kernel: str = "pytorch",
+        published: bool = False,
     ) -> None:
         super().__init__()
-        self.save_hyperparameters(ignore=["kernel"])
+        self.save_hyperparameters(ignore=["kernel", "published"])
         for name, value in (("channels", channels), ("blocks", blocks), ("state_size", state_size)):
             if value < 1 or (name == "state_size" and value % 2):
                 kind = "an even number of 2 or more" if name == "state_size" else "1 or more"
@@ -80,17 +83,31 @@ class S4ConvDModule(L.LightningModule):
             state_size=state_size,
             dropout=dropout,
             kernel=kernel,
+            published=published,
         )
         self.kernel = kernel
+        self.replays = False
+        self._graphed: GraphedLoss | None = None
         self.optimizer = optimizer
         self.lr = lr
         self.weight_decay = weight_decay
         self.val_metrics = score_metrics("val/")
         self.test_metrics = score_metrics("test/")
 
+    def run_as(self, kernel: str, replays: bool = False) -> None:
+        """Settle how steps run, once the device is known.
+
+        Args:
+            kernel: a name from `cuda_ops.BLOCK_KERNELS`.
+            replays: let a CUDA graph make loss and gradients, see `GraphedLoss`.
+        """
+        self.kernel, self.replays = kernel, replays
+        self.forecaster.network.use_kernel(kernel)
+
     def setup(self, stage: str) -> None:
         """Take the scaling from the training rows. A checkpoint, loaded later, brings its own."""
         if stage == "fit":
+            self._graphed = None  # of tensors that may lie elsewhere by now
             scaling = self.trainer.datamodule.scaling  # type: ignore[attr-defined]
             self.forecaster.fit_scaling(
                 scaling.reading_mean,
@@ -105,24 +122,71 @@ class S4ConvDModule(L.LightningModule):
         """Forecast in the user's units, (B,); see `Forecaster` for the inputs."""
         return self.forecaster.to_user_units(self.forecaster(reading, covariates, hour))
 
-    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        """RMSLE of one batch."""
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Let Lightning's logs go by the number of the step.
+
+        It counts one more from where a run was resumed within an epoch.
+        """
+        loop: Any = self.trainer.fit_loop
+        loop.epoch_loop._batches_that_stepped = self.trainer.global_step
+
+    def loss(self, batch: Any, weight: torch.Tensor | None = None) -> torch.Tensor:
+        """RMSLE of one batch, its windows weighted alike or as told, see `rmsle`."""
         forecast = self.forecaster(batch.reading, batch.covariates, batch.hour)
-        loss = rmsle(self.forecaster.to_log1p(forecast), batch.target)
-        self.log("train/loss", loss, prog_bar=True)
-        self.log("train/lr", self.optimizers().param_groups[0]["lr"])  # type: ignore[union-attr]
+        return rmsle(self.forecaster.to_log1p(forecast), batch.target, weight)
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        """RMSLE of one batch; where a graph is replayed, the gradients are there too."""
+        loss = self._replayed(batch) if self.replays else self.loss(batch)
+        every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if every and (self.trainer.global_step + 1) % every == 0:  # at others it would be for show
+            self.log("train/loss", loss)
+            self.log("train/lr", self.optimizers().param_groups[0]["lr"])  # type: ignore[union-attr]
         return loss
+
+    def _replayed(self, batch: Any) -> torch.Tensor:
+        if self._graphed is None:
+            trained = [p for p in self.parameters() if p.requires_grad]
+            self._graphed = GraphedLoss(self.loss, trained)
+        return self._graphed(batch)
+
+    def backward(self, loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        """Lightning's, unless a graph has made the gradients."""
+        if not self.replays:
+            super().backward(loss, *args, **kwargs)
+
+    def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Optimizer) -> None:
+        """Lightning's, unless a graph writes each gradient anew."""
+        if not self.replays:
+            super().optimizer_zero_grad(epoch, batch_idx, optimizer)
+
+    def on_train_end(self) -> None:
+        """Give the graph's memory back."""
+        self._graphed = None
+
+    def transfer_batch_to_device(
+        self, batch: Any, device: torch.device, dataloader_idx: int
+    ) -> Any:
+        """Nothing, where the batch was gathered: Lightning's own takes its time to see that."""
+        if batch.cell.device == device:
+            return batch
+        return super().transfer_batch_to_device(batch, device, dataloader_idx)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Add one batch to the validation scores."""
         self._score(self.val_metrics, batch)
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the scores, once."""
         self.log_dict(self.val_metrics, prog_bar=True)
 
     def test_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         """Add one batch to the test scores; returns the forecast in the user's units."""
-        forecast = self._score(self.test_metrics, batch)
+        return self._score(self.test_metrics, batch)
+
+    def on_test_epoch_end(self) -> None:
+        """Log the scores, once."""
         self.log_dict(self.test_metrics)
-        return forecast
 
     def predict_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         """The forecast in the user's units, (B,)."""
@@ -137,17 +201,27 @@ class S4ConvDModule(L.LightningModule):
     def configure_optimizers(self) -> Any:
         """AdamW and a cosine over all steps of the run, or SGD at one rate."""
         groups = parameter_groups(self.forecaster, self.lr, self.weight_decay, self.optimizer)
+        fused = self._fused_optimizer()
         optimizer: Optimizer
         if self.optimizer == "sgd":
-            optimizer = SGD(groups, lr=self.lr, momentum=MOMENTUM)
+            optimizer = SGD(groups, lr=self.lr, momentum=MOMENTUM, fused=fused)
             scheduler = constant(optimizer)
         else:
-            optimizer = AdamW(groups, lr=self.lr)
+            optimizer = AdamW(groups, lr=self.lr, fused=fused)
             scheduler = warmup_cosine(optimizer, int(self.trainer.estimated_stepping_batches))
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
         }
+
+    def _fused_optimizer(self) -> bool | None:
+        """One launch for all parameters; None leaves it to PyTorch.
+
+        PyTorch's choice is many launches. With 16-mixed a fused step undoes the loss's scaling
+        itself, which is too late for clipping.
+        """
+        known = self.device.type in ("cpu", "cuda") and self.trainer.precision != "16-mixed"
+        return True if known else None
 
     def on_train_start(self) -> None:
         """Let this run's settings hold, and a resumed run go on where it stopped."""
@@ -162,6 +236,7 @@ class S4ConvDModule(L.LightningModule):
         groups = scheduler.optimizer.param_groups
         for group, rate in zip(groups, scheduler.base_lrs, strict=True):
             group["initial_lr"], group["lr"] = rate, rate * factor
+            group["fused"] = self._fused_optimizer()
         groups[0]["weight_decay"] = self.weight_decay  # the matrices, see `parameter_groups`
 
     def _place_loader(self) -> None:

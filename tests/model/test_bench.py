@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from model import bench
+from model.published import PublishedS4ConvD
 from model.s4convd import S4ConvD
 
 
@@ -35,7 +36,7 @@ def test_a_step_trains_the_published_network(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_published_form_is_the_same_function(norm: bool) -> None:
     """What the other rows are compared with is the same network, and no easier one to beat."""
     plain, published = (
-        kind(4, 16, 3, 8, dropout=0.0, norm=norm) for kind in (S4ConvD, bench.Published)
+        kind(4, 16, 3, 8, dropout=0.0, norm=norm) for kind in (S4ConvD, PublishedS4ConvD)
     )
     published.load_state_dict(plain.state_dict())
     x = torch.randn(5, 20, 4)
@@ -51,7 +52,13 @@ def test_the_published_form_is_the_same_function(norm: bool) -> None:
 def test_who_takes_part() -> None:
     names = ["published", "naive", "fused"]
     found = bench.contenders(names, torch.device("cuda"))
-    assert [of.label for of in found] == ["published", "published, TF32", "naive", "fused, TF32"]
+    assert [of.label for of in found] == [
+        "published",
+        "published, TF32",
+        "naive",
+        "fused, TF32",
+        "fused, TF32, graph",
+    ]
     assert [of.label for of in bench.contenders(names, torch.device("cpu"))] == names
 
 
@@ -85,5 +92,10 @@ def test_on_a_gpu_it_prints_a_row_for_each_kernel(
     monkeypatch.setattr(sys, "argv", ["bench", "--batch=64", "--kernels=naive,warp_tiled"])
     bench.main()
     rows = capsys.readouterr().out.splitlines()
-    assert [row[:18].strip() for row in rows[2:]] == ["naive", "warp_tiled", "warp_tiled, TF32"]
-    assert rows[-1].split()[6] == "1.00x"
+    assert [row[:24].strip() for row in rows[2:]] == [
+        "naive",
+        "warp_tiled",
+        "warp_tiled, TF32",
+        "warp_tiled, TF32, graph",
+    ]
+    assert rows[-1].split()[7] == "1.00x"

@@ -9,13 +9,14 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import nn
 from torch.optim import Optimizer
 
+from model.training.graph import capture_stream
 from model.training.memory import BLOCK, NotPredictedError, Peak, predict_peak
 
 USED = 0.9  # of the memory that is there: the prediction is good to 10 %, and it lies in pieces
 
 
 class TrainingLoss(nn.Module):
-    """A LightningModule's training step as a function of the batch, under the run's autocast.
+    """A LightningModule's loss as a function of the batch, under the run's autocast.
 
     Args:
         trainer: runs the fit.
@@ -28,14 +29,10 @@ class TrainingLoss(nn.Module):
         self.module = module
 
     def forward(self, batch: Any) -> torch.Tensor:
-        """The loss; nothing is logged."""
-        vars(self.module)["log"] = lambda *_, **__: None
-        try:
-            with self.precision.train_step_context():
-                loss: Any = self.module.training_step(batch, 0)
-                return loss
-        finally:
-            del vars(self.module)["log"]
+        """The loss."""
+        with self.precision.train_step_context():
+            loss: Any = self.module.loss(batch)  # type: ignore[operator]
+            return loss
 
 
 class MemoryForecast(L.Callback):
@@ -61,6 +58,10 @@ class MemoryForecast(L.Callback):
         loader: Any = trainer.train_dataloader
         (optimizer,) = trainer.optimizers
         take_workspaces(device)
+        replays: bool = pl_module.replays  # type: ignore[assignment]
+        if replays:
+            with torch.cuda.stream(capture_stream(device)):
+                take_workspaces(device)
         example = trainer.precision_plugin.convert_input(loader.source.gather(loader.cell[:1]))
         try:
             step = predict_peak(TrainingLoss(trainer, pl_module), optimizer, example)
@@ -69,8 +70,11 @@ class MemoryForecast(L.Callback):
             return
         share = -(-loader.cell.numel() // trainer.world_size)
         order = share * loader.cell.element_size()  # of an epoch's windows, while it lasts
-        beside = torch.cuda.memory_allocated(device) - held_by(pl_module, optimizer, device) + order
         batch = min(loader.batch_size, share)
+        waiting = min(loader.gathered, share) - batch  # windows that were gathered with it
+        copied = batch * replays  # into the graph's own
+        beside = torch.cuda.memory_allocated(device) - held_by(pl_module, optimizer, device)
+        beside += order + (waiting + copied) * sum(tensor.nbytes for tensor in example)
         self.peak = beside + step.at(batch)
         # What the allocator keeps for itself is there as well.
         room = torch.cuda.memory_reserved(device) + torch.cuda.mem_get_info(device)[0]

@@ -85,6 +85,11 @@ class CompareCLI(TrainCLI):
         super().parse_arguments(parser, args)
         config, given = self.config.fit, command_line_options(self.raw_args)
         _require("kernel" not in given, "compare takes --kernels NAME,..., and no --kernel")
+        _require(
+            config.step != "graph",
+            "compare times the convolution's paths, and a replayed graph has none: leave out --step"
+            " graph",
+        )
         _require(config.ckpt_path is None, "compare trains from the start: leave --ckpt_path out")
         _require(config.rounds >= 1, f"--rounds must be 1 or more, not {config.rounds}")
         least = WARM_UP + 2

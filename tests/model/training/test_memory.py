@@ -196,6 +196,7 @@ def test_a_step_holds_what_was_predicted(
             return y[..., -1:] if last_only else y
 
         monkeypatch.setattr(block, "depthwise_conv", played)
+    monkeypatch.setattr("data.windows.GATHERED", KIB)  # nothing waits beside the step
     monkeypatch.setattr(ForecastPanels, "on_train_start", start)
     monkeypatch.setattr(ForecastPanels, "on_train_batch_start", batch_start)
     monkeypatch.setattr(ForecastPanels, "on_train_batch_end", batch_end)

@@ -1,6 +1,7 @@
 """What a user is told of a run's memory, and what it is made of."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,10 +53,12 @@ class OnAGpu:
         self.told: list[str] = []
         self.device = torch.device("cuda:0")
         self.module = nn.Linear(4, 4)
+        self.module.replays = False
         loader = SimpleNamespace(
-            source=SimpleNamespace(gather=lambda cell: None),
+            source=SimpleNamespace(gather=lambda cell: [torch.zeros(10), torch.zeros(5).double()]),
             cell=torch.arange(1001),
-            batch_size=600,
+            batch_size=300,
+            gathered=600,
         )
         self.trainer: Any = SimpleNamespace(
             strategy=SimpleNamespace(root_device=self.device),
@@ -82,11 +85,34 @@ def test_what_is_held_beside_the_step_counts_once(monkeypatch: pytest.MonkeyPatc
     """The weights twice; the series, or the epoch's order, not at all."""
     gpu = OnAGpu(monkeypatch)
     monkeypatch.setattr(callback, "predict_peak", lambda *_: Peak(frozenset({(500_000, 100.0)})))
-    share = 501  # a process's windows: an epoch has no batch of 600
-    assert gpu.start().peak == 2_000_000 + 100 * share + 8 * share
+    share = 501  # a process's windows, all of which are gathered at once, at 80 bytes each
+    assert gpu.start().peak == 2_000_000 + 100 * 300 + 80 * 201 + 8 * share
     (line,) = gpu.told
-    assert line.startswith("memory: about 2 MiB at batch size 501; up to 89,000,000 would fit the ")
+    assert line.startswith("memory: about 2 MiB at batch size 300; up to 89,000,000 would fit the ")
     assert line.endswith(" 9.3 GiB that are there")
+
+
+def test_a_graph_has_a_batch_and_workspaces_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = OnAGpu(monkeypatch)
+    monkeypatch.setattr(callback, "predict_peak", lambda *_: Peak(frozenset({(500_000, 100.0)})))
+    streams: list[object] = []
+    taken: list[list[object]] = []
+
+    @contextmanager
+    def entered(stream: object) -> Iterator[None]:
+        streams.append(stream)
+        yield
+        streams.pop()
+
+    monkeypatch.setattr(torch.cuda, "stream", entered)
+    monkeypatch.setattr(callback, "capture_stream", lambda device: "the graph's")
+    monkeypatch.setattr(callback, "take_workspaces", lambda device: taken.append([*streams]))
+    eager = gpu.start().peak
+    taken.clear()
+    gpu.module.replays = True
+    assert eager is not None
+    assert gpu.start().peak == eager + 80 * 300
+    assert taken == [[], ["the graph's"]]
 
 
 def test_a_step_that_is_not_predicted_is_run(monkeypatch: pytest.MonkeyPatch) -> None:

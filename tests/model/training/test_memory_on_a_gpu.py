@@ -53,10 +53,13 @@ def compiled() -> None:
     prepare_kernel("warp_tiled", torch.device("cuda", torch.cuda.current_device()))
 
 
-def check(what: str, batch: int, precision: Any = "32-true", **options: Any) -> Watched:
+def check(
+    what: str, batch: int, precision: Any = "32-true", replays: bool = False, **options: Any
+) -> Watched:
     """Three steps of a fit hold what was predicted, within 10 %."""
     data = GEPIIIDataModule(batch_size=batch)
     module = S4ConvDModule(data.window, list(data.covariates), **options)
+    module.run_as(module.kernel, replays)
     gc.collect()
     torch.cuda.empty_cache()
     watched = Watched()
@@ -100,6 +103,13 @@ def test_the_published_network_and_the_time_it_takes(kernel: str) -> None:
     torch.set_float32_matmul_precision("high" if kernel == "fused" else "highest")
     watched = check(f"published, {kernel}", 16384, kernel=kernel, **STUDY)
     assert watched.seconds < 2
+
+
+@pytest.mark.parametrize("batch", [256, 16384])
+def test_a_replayed_step(batch: int) -> None:
+    """A graph has its own batch, gradients and workspaces."""
+    torch.set_float32_matmul_precision("high")
+    check("replayed, fused", batch, kernel="fused", replays=True, **STUDY)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

@@ -16,6 +16,7 @@ import torch
 
 from model.training.cli import ROOT
 from model.training.module import S4ConvDModule
+from tests.cases.timed_runs import curves
 from tests.conftest import (
     INPUTS,
     TINY,
@@ -139,6 +140,19 @@ def test_a_resumed_run_goes_on_where_it_stopped(
     assert a["global_step"] == b["global_step"] == EPOCHS * BATCHES
     for name, tensor in a["state_dict"].items():
         assert torch.equal(tensor, b["state_dict"][name]), name
+
+
+@pytest.mark.parametrize("every", [1, 4])
+def test_the_loss_curve_goes_on_at_its_step(
+    run: Runner, interrupt: Callable[..., str], every: int
+) -> None:
+    """Checklist 32: behind a crash it is a step late, or what is logged is an old loss."""
+    often = f"--trainer.log_every_n_steps={every}"
+    whole = curves(run(*NINE, LONG, often).folder)["train/loss"]
+    assert list(whole) == list(range(every - 1, EPOCHS * BATCHES, every))
+    last = interrupt("training_step", 5, CrashError, LONG, often)
+    resumed = curves(run(*NINE, LONG, often, "--ckpt_path", last).folder)["train/loss"]
+    assert resumed == {step: loss for step, loss in whole.items() if step >= 5}
 
 
 def test_a_run_stopped_by_max_steps_goes_on_within_its_epoch(run: Runner, steps: Steps) -> None:

@@ -15,7 +15,7 @@ import torch
 import cuda_ops
 from cuda_ops import recorder
 from cuda_ops.recorder import HostClock
-from data.windows import DeviceSeries
+from data import windows
 from model import block
 from model.training.callbacks import step_table
 from model.training.callbacks import timing as timing_module
@@ -38,7 +38,7 @@ from tests.cases.timed_runs import (
 from tests.conftest import load_checkpoint
 
 SLOWED: dict[str, tuple[Any, str]] = {
-    "data": (DeviceSeries, "gather"),
+    "data": (windows, "Batch"),
     "forward": (cuda_ops, "last_step_conv"),
     "optimizer": (torch.nn.utils, "clip_grad_norm_"),
     "rest": (torch.optim.lr_scheduler.LambdaLR, "step"),
@@ -85,7 +85,7 @@ def test_a_slow_path_of_a_kernel_shows_as_that_path(
 
 def test_a_step_is_the_optimisers(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     """E03: accumulated gradients make more steps, or steps without their first batches."""
-    slow_down(monkeypatch, DeviceSeries, "gather", NAP / 3)
+    slow_down(monkeypatch, windows, "Batch", NAP / 3)
     done = run(*FOUR_EPOCHS, "--trainer.accumulate_grad_batches=2")
     drawn = curves(done.folder)  # an epoch is a step of two batches, and one of the third
     assert list(drawn["time/step_ms"]) == list(range(8))

@@ -35,8 +35,8 @@ constexpr int kFewestParts = 256;  // where the batch has as many samples: work 
 constexpr int kMostTapChunks = 4;
 constexpr int kLastRows = kThreads / 32;  // threads to a channel, last step alone
 constexpr int kLastSteps = 8;             // steps of such a thread at once
-constexpr int kLastPartSamples = 32;  // of a part of the batch, last step alone
-constexpr int kFewestLastParts = 64;  // where the batch has as many samples
+constexpr int kLastPartSamples = 32;      // of a part of the batch, last step alone
+constexpr int kFewestLastParts = 64;      // where the batch has as many samples
 
 // What the copies of a column's tile lie apart, and where its filter lies.
 struct Plan {
@@ -89,6 +89,18 @@ __device__ void prepare(float* tiles, int count, float* filter, const float* k, 
   }
   fence_for_copies();
   __syncthreads();
+}
+
+// Sums that lie in rows of `pitch`, to partial sums in rows of `taps`: neighbouring threads write neighbours.
+__device__ void store_partials(float* to, const float* sums, int rows, int taps, int pitch, int thread,
+                               int threads) {
+  int row = thread / taps, j = thread % taps;
+  const int rows_on = threads / taps, taps_on = threads % taps;
+  for (int i = thread; i < rows * taps; i += threads) {
+    to[i] = sums[row * pitch + j];
+    row += rows_on, j += taps_on;
+    if (j >= taps) row++, j -= taps;
+  }
 }
 
 template <int kH>
@@ -256,15 +268,20 @@ __global__ void __launch_bounds__(kThreads, 1)
       parity ^= 1;
     }
   }
+  // The tiles' room serves once more, when the last samples have left it.
+  if (leader) bulk_wait_read<0>();
+  group_sync<kH>(slot);
+  const int pitch = taps | 1;
 #pragma unroll
   for (int c = 0; c < kTapChunks; c++) {
 #pragma unroll
     for (int i = 0; i < kChunk; i++) {
       const int j = c * kChunk + i;
-      if (j < taps) partials[(part * kH + h) * taps + j] = totals[c][i];
+      if (j < taps) tiles[h * pitch + j] = totals[c][i];
     }
   }
-  if (leader) bulk_wait_all();
+  group_sync<kH>(slot);
+  store_partials(partials + part * kH * taps, tiles, kH, taps, pitch, h, kH);
 }
 
 // y (B, H) of the last step. A block has 32 channels, whose filters it stages; a thread has a channel of one
@@ -296,10 +313,10 @@ __global__ void __launch_bounds__(kThreads)
     last_gradients_kernel(float* __restrict__ gx, float* partials, const float* __restrict__ gy,
                           const float* __restrict__ x, const float* k, const float* __restrict__ added,
                           Shape shape, int64_t parts) {
-  const int h = blockIdx.x * 32 + threadIdx.x, taps = shape.taps();
-  if (h >= shape.H) return;
+  extern __shared__ float of_taps[];  // (32, taps), in rows of an odd length
+  const int h0 = blockIdx.x * 32, h = h0 + threadIdx.x, taps = shape.taps(), pitch = taps | 1;
   const int64_t part = blockIdx.y;
-  for (int j0 = threadIdx.y; j0 < shape.L; j0 += kLastRows * kLastSteps) {
+  for (int j0 = threadIdx.y; j0 < shape.L && h < shape.H; j0 += kLastRows * kLastSteps) {
     float factors[kLastSteps], sums[kLastSteps];
 #pragma unroll
     for (int i = 0; i < kLastSteps; i++) {
@@ -307,27 +324,39 @@ __global__ void __launch_bounds__(kThreads)
       factors[i] = j < taps ? k[static_cast<int64_t>(h) * shape.K + j] : 0.0f;
       sums[i] = 0;
     }
-#pragma unroll 4
-    for (int64_t b = part; b < shape.B; b += parts) {
-      const float g = gy[b * shape.H + h];
-      const float more = j0 == 0 ? added[b * shape.H + h] : 0.0f;
-      const int64_t last = (b * shape.L + shape.L - 1) * shape.H + h;
+    float now[kLastSteps], next[kLastSteps];
+    const auto load = [&](int64_t b) {
+      const float* const last = x + (b * shape.L + shape.L - 1) * shape.H + h;
 #pragma unroll
       for (int i = 0; i < kLastSteps; i++) {
         const int j = j0 + i * kLastRows;
-        if (j < shape.L) {
-          const int64_t at = last - static_cast<int64_t>(j) * shape.H;
-          sums[i] += g * __ldcs(x + at);
-          __stcs(gx + at, g * factors[i] + (i == 0 ? more : 0.0f));
-        }
+        next[i] = b < shape.B && j < shape.L ? __ldcs(last - j * shape.H) : 0.0f;
+      }
+    };
+    load(part);
+    for (int64_t b = part; b < shape.B; b += parts) {
+#pragma unroll
+      for (int i = 0; i < kLastSteps; i++) now[i] = next[i];
+      load(b + parts);  // on its way while this sample goes out
+      const float g = gy[b * shape.H + h];
+      const float more = j0 == 0 ? added[b * shape.H + h] : 0.0f;
+      float* const last = gx + (b * shape.L + shape.L - 1) * shape.H + h;
+#pragma unroll
+      for (int i = 0; i < kLastSteps; i++) {
+        const int j = j0 + i * kLastRows;
+        sums[i] += g * now[i];
+        if (j < shape.L) __stcs(last - j * shape.H, g * factors[i] + (i == 0 ? more : 0.0f));
       }
     }
 #pragma unroll
     for (int i = 0; i < kLastSteps; i++) {
       const int j = j0 + i * kLastRows;
-      if (j < taps) partials[(part * shape.H + h) * taps + j] = sums[i];
+      if (j < taps) of_taps[threadIdx.x * pitch + j] = sums[i];
     }
   }
+  __syncthreads();
+  store_partials(partials + (part * shape.H + h0) * taps, of_taps, min(32, shape.H - h0), taps, pitch,
+                 threadIdx.y * 32 + threadIdx.x, kThreads);
 }
 
 // -- on the host -----------------------------------------------------------------------------------------
@@ -458,8 +487,9 @@ EXPORT int ENTRY(last_gradients)(float* gx, float* gk, float* partials, const fl
                                  cudaStream_t stream) {
   const DeviceGuard guard(device);
   const dim3 grid = last_grid(shape);
-  last_gradients_kernel<<<grid, dim3(32, kLastRows), 0, stream>>>(gx, partials, gy, x, k, added, shape,
-                                                                  grid.y);
+  const size_t bytes = sizeof(float) * 32 * (shape.taps() | 1);
+  last_gradients_kernel<<<grid, dim3(32, kLastRows), bytes, stream>>>(gx, partials, gy, x, k, added, shape,
+                                                                      grid.y);
   const cudaError_t error = cudaGetLastError();
   if (error != cudaSuccess) return error;
   return finish_weight_grad(gk, partials, grid.y, shape, stream);

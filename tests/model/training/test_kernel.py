@@ -152,21 +152,25 @@ def test_a_hundred_steps_with_every_kernel(run: Runner, monkeypatch: pytest.Monk
 @pytest.mark.slow
 @pytest.mark.gpu
 def test_a_hundred_steps_in_tf32(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fused block's curve is pytorch's, to TF32's digits; with half a gradient it is not."""
+    """The fused block's curve is as near as PyTorch's own in TF32; with half a gradient it is not.
+
+    What TF32 rounds away grows from step to step, so PyTorch's tells how much is right.
+    """
     flags = [*GPU, *HUNDRED_STEPS]
-    pytorch = loss_curve(run(*flags, "--kernel=pytorch"))
+    exact = loss_curve(run(*flags, "--kernel=pytorch"))
 
-    def apart() -> float:
-        return float(((loss_curve(run(*flags, "--kernel=fused")) - pytorch) / pytorch).abs().max())
+    def apart(*options: str) -> float:
+        return float(((loss_curve(run(*flags, *options)) - exact) / exact).abs().max())
 
-    right = apart()
+    usual = apart("--kernel=pytorch", "--matmul_precision=high")
+    right = apart("--kernel=fused")
     whole = block.fused_block
     monkeypatch.setattr(
         block, "fused_block", lambda x, u, k, *rest: whole(x, u, k / 2 + k.detach() / 2, *rest)
     )
-    wrong = apart()
-    print(f"fused, in TF32: {right:.1e} of the loss away; with half a gradient: {wrong:.1e}")
-    assert right < 1e-3 < wrong
+    wrong = apart("--kernel=fused")
+    print(f"in TF32: pytorch {usual:.1e} away, fused {right:.1e}; with half a gradient {wrong:.1e}")
+    assert right < 3 * usual < wrong
 
 
 def test_what_the_fused_kernels_are_not_written_for_is_refused(

@@ -20,7 +20,7 @@ from data.rules import GEPIII_UTC_OFFSET
 from data.scaling import fit_scaling
 from data.series import SeriesSet, stamp
 from data.splits import Range, split_ranges
-from data.windows import DeviceSeries, WindowLoader, Windows, find_windows
+from data.windows import Batch, DeviceSeries, WindowLoader, Windows, find_windows
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
 
@@ -343,6 +343,14 @@ class GEPIIIDataModule(L.LightningDataModule):
     def predict_dataloader(self) -> WindowLoader:
         """All windows to predict, by series and time, also those whose target is not known."""
         return self._loader("predict")
+
+    def transfer_batch_to_device(
+        self, batch: Batch, device: torch.device, dataloader_idx: int
+    ) -> Batch:
+        """Nothing, where the batch was gathered: Lightning's own takes its time to see that."""
+        if batch.cell.device == device:
+            return batch
+        return super().transfer_batch_to_device(batch, device, dataloader_idx)
 
     # -- for reports ---------------------------------------------------------------------------
 

@@ -164,14 +164,6 @@ class S4ConvDModule(L.LightningModule):
         """Give the graph's memory back."""
         self._graphed = None
 
-    def transfer_batch_to_device(
-        self, batch: Any, device: torch.device, dataloader_idx: int
-    ) -> Any:
-        """Nothing, where the batch was gathered: Lightning's own takes its time to see that."""
-        if batch.cell.device == device:
-            return batch
-        return super().transfer_batch_to_device(batch, device, dataloader_idx)
-
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Add one batch to the validation scores."""
         self._score(self.val_metrics, batch)

@@ -16,8 +16,10 @@ KERNELS = {
     "coalesced": "#7e57c2",
     "shared": "#1e88e5",
     "warp_tiled": ORANGE,
+    "fused": "#00897b",
+    "published": "#6d4c41",
 }
-"""Kernel -> its colour in every picture."""
+"""What takes part -> its colour in every picture."""
 
 
 @dataclass(frozen=True)

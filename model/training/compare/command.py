@@ -16,7 +16,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.utilities import rank_zero_info
 from torch.utils.tensorboard import SummaryWriter
 
-from cuda_ops import KERNELS, KernelUnavailableError, prepare_kernel
+from cuda_ops import KERNELS, KernelUnavailableError, check_sizes, prepare_kernel
 from cuda_ops.contenders import Size
 from cuda_ops.environment import environment
 from model.training.callbacks.panels import ForecastPanels
@@ -26,10 +26,13 @@ from model.training.cli import TrainCLI, next_commands
 from model.training.compare import measured, tables
 from model.training.compare.runs import Run, announced, kernel_record, quiet, release_memory, train
 from model.training.errors import UsageError
+from model.training.graph import reason_against
 from model.training.logger import StepLogger
 
 STEPS, ROUNDS = 50, 3
 LADDER = (*KERNELS[1:], KERNELS[0])  # the study's kernels in its order, and what they have to beat
+PUBLISHED = "published"  # the network in the published order of passes, its convolution by FFT
+CONTENDERS = (*LADDER, "fused", PUBLISHED)
 DECIDED: dict[str, Any] = {
     "max_epochs": -1,
     "max_time": None,
@@ -50,7 +53,8 @@ what it is worth: in the convolution, and end to end.
 
   --kernels NAME,...  the kernels, the first of which the others are held
                       against: {", ".join(LADDER[:3])},
-                      {", ".join(LADDER[3:])} [all that can run here]
+                      {", ".join(LADDER[3:])} [all that can run here], and
+                      fused, the fastest step, and published, FFT and all
   --steps N           steps of a run [{STEPS}]
   --rounds N          runs of each kernel [{ROUNDS}]
 
@@ -65,6 +69,7 @@ class CompareCLI(TrainCLI):
     """A fit of several kernels in turns: fit's own options, and three more."""
 
     def __init__(self, args: list[str]) -> None:
+        self.tf32: dict[str, bool] = {}  # kernel -> whether its products are
         self.command = shlex.join(["python", "train.py", *args])
         super().__init__(["fit", *args[1:]])
 
@@ -125,8 +130,6 @@ class CompareCLI(TrainCLI):
         _require(seed is not False, "compare needs a seed, the same in each run: --seed_everything")
         self.dtype = measured.operator_type(str(trainer.precision))
         self.kernels = self._prepare(device)
-        if self._allow_tf32("pytorch", device):
-            rank_zero_info("products of the network in TF32")
         self.datamodule.prepare_data()
         self.datamodule.setup("fit")
 
@@ -135,7 +138,7 @@ class CompareCLI(TrainCLI):
         names, notes, problem = [], [], None
         for name in self.asked or LADDER:
             try:
-                notes.append(prepare_kernel(name, device))
+                notes.append(self._prepare_one(name, device))
                 names.append(name)
             except KernelUnavailableError as error:
                 if self.asked:
@@ -146,6 +149,24 @@ class CompareCLI(TrainCLI):
             left_out = ", ".join(name for name in LADDER if name not in names)
             rank_zero_info(f"left out: {left_out}: {problem}")
         return names
+
+    def _prepare_one(self, name: str, device: torch.device) -> str:
+        """Returns a note of what will run.
+
+        Raises:
+            KernelUnavailableError: it cannot.
+        """
+        note = prepare_kernel(kernel_of(name), device)
+        if name == "fused":
+            config = self.config.fit
+            _require(
+                config.step != PUBLISHED,
+                f"--step {PUBLISHED} keeps the passes apart that fused makes one: leave it out",
+            )
+            check_sizes(config.model.channels, config.data.window)
+        as_published = f"{name}, its FFT by {note}" if name == PUBLISHED else note
+        self.tf32[name] = self._allow_tf32(kernel_of(name), device)
+        return as_published + ", products in TF32" * self.tf32[name]
 
     def fit(self, **_: Any) -> None:
         """Train in turns, measure the operator on its own, and write down what was found.
@@ -195,12 +216,17 @@ class CompareCLI(TrainCLI):
     def _run(self, kernel: str, folder: Path) -> Run:
         """A model and a trainer of its own, from the same seed; the data stay where they are."""
         config = self.config.fit
-        config.kernel = config.model.kernel = kernel
+        config.kernel = config.model.kernel = kernel_of(kernel)
+        config.model.published = PUBLISHED in (kernel, config.step)
         L.seed_everything(config.seed_everything, workers=True, verbose=False)
         self.config_init = self.parser.instantiate_classes(self.config)
         logger = StepLogger(folder, name="", version=kernel, default_hp_metric=False)
         trainer = self.instantiate_trainer(logger=logger)
-        return train(trainer, self.config_init.fit.model, self.datamodule)
+        model = self.config_init.fit.model
+        fastest = kernel == "fused" and config.step is None and not reason_against(trainer)
+        model.run_as(model.kernel, replays=fastest)
+        self._allow_tf32(model.kernel, trainer.strategy.root_device)
+        return train(trainer, model, self.datamodule)
 
     def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:
         """Fit's, without the forecasts and the file of settings; compare.json holds those."""
@@ -217,7 +243,7 @@ class CompareCLI(TrainCLI):
         """What the training says, in the form of `model.training.compare.figures`."""
         config = self.config.fit
         settings = self._shown_settings()
-        of_a_kernel = ("kernel", "model.kernel")
+        of_a_kernel = ("kernel", "model.kernel", "model.published")
         batch = min(config.data.batch_size, len(self.datamodule.windows["train"]))
         window = config.data.window
         size = {"batch": batch, "channels": config.model.channels, "length": window, "taps": window}
@@ -230,7 +256,8 @@ class CompareCLI(TrainCLI):
             "steps": config.steps,
             "rounds": len(rounds),
             "kernels": [
-                kernel_record(name, [runs[name] for runs in rounds]) for name in self.kernels
+                kernel_record(name, self.tf32[name], [runs[name] for runs in rounds])
+                for name in self.kernels
             ],
             "operator": None,
             "fma": None,
@@ -242,8 +269,13 @@ def _require(condition: bool, message: str) -> None:
         raise UsageError(message)
 
 
+def kernel_of(name: str) -> str:
+    """The kernel that one of `CONTENDERS` runs."""
+    return KERNELS[0] if name == PUBLISHED else name
+
+
 def _names(words: str) -> list[str]:
-    """The kernels that a list with commas names.
+    """Those of `CONTENDERS` that a list with commas names.
 
     Raises:
         UsageError: one is unknown or named twice, or there is none.
@@ -251,7 +283,8 @@ def _names(words: str) -> list[str]:
     names = [word.strip() for word in words.split(",")]
     for name in names:
         _require(
-            name in KERNELS, f"--kernels: there is no '{name}'; choose from {', '.join(LADDER)}"
+            name in CONTENDERS,
+            f"--kernels: there is no '{name}'; choose from {', '.join(CONTENDERS)}",
         )
         _require(names.count(name) == 1, f"--kernels: '{name}' is named twice")
     return names

@@ -13,6 +13,7 @@ A record is plain data, as JSON holds it:
     rounds      runs of each kernel, in turns
     kernels     a list in the order asked for, the first of which is the baseline:
                   name
+                  tf32         whether its matrix products were in TF32
                   summaries    of each round, a `StepSummary`
                   losses       of each step in the first round
                   repeat       largest relative difference from them in the other rounds; None
@@ -44,8 +45,8 @@ REFERENCE = "pytorch"
 """Whose losses the others' are held against, where it takes part and draws the same dropout."""
 
 OTHER_MASKS = (
-    f"The losses of {REFERENCE} are apart by its dropout: a mask follows the layout in memory, "
-    "which is another one there. --model.dropout 0 compares the arithmetic alone."
+    "Dropout parts the losses: a mask follows the layout in memory, which is not the same in all "
+    "of these. --model.dropout 0 compares the arithmetic alone."
 )
 
 
@@ -114,10 +115,21 @@ def reference(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def has_other_masks(record: dict[str, Any]) -> bool:
-    """Whether PyTorch's network is another one than the kernels', for its dropout."""
-    names = {kernel["name"] for kernel in record["kernels"]}
-    dropout = record["settings"].get("model.dropout", 0)
-    return dropout > 0 and REFERENCE in names and len(names) > 1
+    """Whether some are another network than the others, for their dropout."""
+    own = {REFERENCE, "fused", "published"}  # each has a layout of its own, the kernels one
+    layouts = {name if name in own else "" for name in _names(record)}
+    return record["settings"].get("model.dropout", 0) > 0 and len(layouts) > 1
+
+
+def about_tf32(record: dict[str, Any]) -> str:
+    """What parts the losses beside rounding to the operator's type; empty if nothing does."""
+    rounded = ", ".join(kernel["name"] for kernel in record["kernels"] if kernel["tf32"])
+    words = "Matrix products in TF32, which keeps 10 bits of each factor: "
+    return f"{words}{rounded}." if rounded else ""
+
+
+def _names(record: dict[str, Any]) -> list[str]:
+    return [kernel["name"] for kernel in record["kernels"]]
 
 
 def fastest(found: Sequence[KernelFigures]) -> KernelFigures:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from cuda_ops import KERNELS
 from cuda_ops.ceilings import multiply_adds
 from cuda_ops.contenders import BACKEND, Size, contenders
 from cuda_ops.measure import measure
@@ -39,16 +40,18 @@ def operator_type(precision: str) -> str:
 def operator_alone(
     names: Sequence[str], size: Size, dtype: str, device: torch.device
 ) -> dict[str, Any]:
-    """`operator` and `fma` of the record; both None on a CPU, and where the memory is too small.
+    """`operator` and `fma` of the record, of those that are a convolution alone.
+
+    Both are None on a CPU, where the memory is too small, and where there is no such kernel.
 
     Raises:
         UsageError: a kernel computes something else than the operator.
     """
     nothing = {"operator": None, "fma": None}
-    if device.type != "cuda":
+    if device.type != "cuda" or not set(KERNELS) & set(names):
         return nothing
     scalar = getattr(torch, dtype)
-    kernels = [name for name in names if name != BACKEND.name]
+    kernels = [name for name in names if name in KERNELS and name != BACKEND.name]
     try:
         with torch.cuda.device(device):
             found = [BACKEND] if BACKEND.name in names else []

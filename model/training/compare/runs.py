@@ -81,11 +81,12 @@ def train(trainer: L.Trainer, model: L.LightningModule, data: L.LightningDataMod
     return Run(timing.summary, found)
 
 
-def kernel_record(name: str, rounds: Sequence[Run]) -> dict[str, Any]:
+def kernel_record(name: str, tf32: bool, rounds: Sequence[Run]) -> dict[str, Any]:
     """A kernel's part of the record, see `model.training.compare.figures`."""
     first, *others = (run.losses for run in rounds)
     return {
         "name": name,
+        "tf32": tf32,
         "summaries": [dataclasses.asdict(run.summary) for run in rounds],
         "losses": first,
         "repeat": max((apart(losses, first) for losses in others), default=None),

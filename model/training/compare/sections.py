@@ -14,6 +14,7 @@ from model.training.compare.figures import (
     FAST,
     OTHER_MASKS,
     KernelFigures,
+    about_tf32,
     has_other_masks,
     reference,
 )
@@ -232,6 +233,8 @@ def agreement(
     )
     if has_other_masks(record):
         yield page.element("p", OTHER_MASKS, "note")
+    if words := about_tf32(record):
+        yield page.element("p", words, "note")
     rows = [[of.name, *(percent(of.fast[p]) for p in FAST)] for of in found if of.fast is not None]
     if rows:
         yield page.element("h3", "fast_p")

@@ -61,9 +61,9 @@ def table_ii(record: dict[str, Any], found: Sequence[KernelFigures]) -> Iterator
     for of in found:
         cells = [page.NONE] * 5
         if of.name in alone:
-            ours, first = alone[of.name], alone[found[0].name]
+            ours, first = alone[of.name], alone.get(found[0].name)
             cells = [number(ms) for ms in (*ours, sum(ours))]
-            cells.append(speed_up(sum(first) / sum(ours)))
+            cells.append(speed_up(sum(first) / sum(ours)) if first else page.NONE)
         yield [of.name, *cells, number(of.epoch_s), speed_up(of.step_speedup)]
 
 
@@ -88,7 +88,7 @@ def table_iii(record: dict[str, Any]) -> Iterator[list[str]]:
     ]
     tensor = _tensor(shape_of(record), getattr(torch, record["dtype"]))
     rows = {row["name"]: row["paths"] for row in record["operator"]["rows"]}
-    for name in (kernel["name"] for kernel in record["kernels"]):
+    for name in (kernel["name"] for kernel in record["kernels"] if kernel["name"] in rows):
         figures = [rows[name][path] for path in PATHS]
         times = [figure["ms"] for figure in figures]
         least = sum(figure["ms"] * figure["of_ceiling"] for figure in figures)

@@ -12,6 +12,7 @@ from model.training.compare import study
 from model.training.compare.figures import (
     OTHER_MASKS,
     KernelFigures,
+    about_tf32,
     ceiling_gb_s,
     figures,
     has_other_masks,
@@ -156,6 +157,8 @@ def _others_notes(record: dict[str, Any], found: Sequence[KernelFigures]) -> Ite
         yield f"{notes}; repeat: not known after a single round."
     if has_other_masks(record):
         yield OTHER_MASKS
+    if words := about_tf32(record):
+        yield words
     if any(of.fast for of in found):
         yield (
             "fast_p: the share of the operator's three paths that are right and more than p times "

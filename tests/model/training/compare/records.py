@@ -50,6 +50,7 @@ def cpu_record() -> dict[str, Any]:
     ms = {"data": 1.2, "forward": 10.0, "both_gradients": 24.0, "optimizer": 1.0, "rest": 40.0}
     kernel = {
         "name": "pytorch",
+        "tf32": False,
         "summaries": [_summary("pytorch", "cpu", ms, None) for _ in range(ROUNDS)],
         "losses": _losses(0.0),
         "repeat": 0.0,
@@ -87,6 +88,7 @@ def _kernel(name: str, row: dict[str, Any]) -> dict[str, Any]:
     apart = {"naive": 3e-7, "coalesced": 1.6e-7, "shared": 1.2e-7, "warp_tiled": 8e-8}
     return {
         "name": name,
+        "tf32": name == "fused",
         "summaries": rounds,
         "losses": _losses(apart.get(name, 0.0)),
         "repeat": 0.0,

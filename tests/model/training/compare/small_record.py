@@ -62,7 +62,7 @@ def kernel(
     """A kernel of three rounds; the most memory is that of the second."""
     peaks = [None] * 3 if gib is None else [2**29, int(gib * 2**30), 2**28]
     summaries = [summary(ms, *each) for each in zip(ROUNDS, peaks, strict=True)]
-    return {"name": name, "summaries": summaries, "losses": losses, "repeat": 0.0}
+    return {"name": name, "tf32": False, "summaries": summaries, "losses": losses, "repeat": 0.0}
 
 
 def on_a_cpu() -> dict[str, Any]:

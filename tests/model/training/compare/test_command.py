@@ -12,6 +12,7 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 import cuda_ops
 from data.windows import DeviceSeries
+from model.published import PublishedS4ConvD
 from model.training.callbacks.timing import WARM_UP
 from model.training.compare import command
 from model.training.compare.figures import figures
@@ -269,7 +270,49 @@ def test_help_is_short(run: Runner, flag: str) -> None:
         assert name in shown.text
 
 
+@pytest.mark.usefixtures("no_pictures")
+def test_the_published_passes_beside_the_network_as_it_is(
+    run: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step that speed-ups of the whole are told over is not among those that are compared."""
+    passes: list[torch.Size] = []
+    forward = PublishedS4ConvD.forward
+
+    def counted(self: PublishedS4ConvD, x: torch.Tensor) -> torch.Tensor:
+        passes.append(x.shape)
+        return forward(self, x)
+
+    monkeypatch.setattr(PublishedS4ConvD, "forward", counted)
+    options = ["--model.blocks=2", "--model.dropout=0"]
+    done = run("compare", "--kernels=published,pytorch", *FEW, *options)
+    assert done.code == 0, done.text
+    assert "published, its FFT by pytorch" in done.text
+    record = record_in(folder)
+    assert [kernel["name"] for kernel in record["kernels"]] == ["published", "pytorch"]
+    assert not {"kernel", "model.kernel", "model.published"} & set(record["settings"])
+    published, pytorch = figures(record)
+    assert len(passes) == 2 * STEPS  # of two rounds
+    assert max(published.apart, pytorch.apart) < 1e-4
+    assert set(published.paths) == {"forward", "both_gradients"}
+
+
 # -- on a GPU ----------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("no_pictures")
+def test_the_fastest_step_on_a_gpu(run: Runner, folder: Path) -> None:
+    """It is what fit runs: replayed, in TF32, and without times of the convolution."""
+    options = ["--model.channels=64", "--model.dropout=0"]
+    done = run("compare", "--kernels=published,fused,warp_tiled", *FEW, *options, *GPU)
+    assert done.code == 0, done.text
+    assert "fused (CUDA, sm_90), products in TF32" in done.text
+    record = record_in(folder)
+    published, fused, warp_tiled = figures(record)
+    assert fused.share is None
+    assert published.share is not None
+    assert warp_tiled.apart < 1e-4 < fused.apart < 1e-2
+    assert [row["name"] for row in record["operator"]["rows"]] == ["warp_tiled"]
 
 
 @pytest.mark.gpu

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from cuda_ops import roofline
-from model.training.compare import study
+from model.training.compare import study, tables
 from model.training.compare.figures import figures
 from model.training.compare.report import html, main
 from model.training.compare.words import amdahl, headline, number, speed_up
@@ -85,6 +85,16 @@ def in_float64() -> dict[str, Any]:
     return record
 
 
+def with_the_fastest_step() -> dict[str, Any]:
+    """Two that are no convolution alone, one of them without times of its paths."""
+    record = gpu_record("pytorch", "naive", "warp_tiled")
+    published, fused, _ = record["kernels"]
+    published["name"], fused["name"], fused["tf32"] = "published", "fused", True
+    without_paths(fused)
+    rows = [row for row in record["operator"]["rows"] if row["name"] == "warp_tiled"]
+    return record | {"operator": record["operator"] | {"rows": rows}}
+
+
 @cache
 def page(make: Callable[[], dict[str, Any]] = gpu_record) -> str:
     return html(make())
@@ -95,7 +105,7 @@ def parsed(make: Callable[[], dict[str, Any]] = gpu_record) -> Parsed:
     return Parsed(page(make))
 
 
-MAKERS = [gpu_record, cpu_record, one_hidden, in_float64]
+MAKERS = [gpu_record, cpu_record, one_hidden, in_float64, with_the_fastest_step]
 
 
 # -- one file ----------------------------------------------------------------------------------
@@ -117,6 +127,14 @@ def test_the_page_needs_nothing_else(make: Callable[[], dict[str, Any]]) -> None
 def test_no_number_is_missing_without_a_word(make: Callable[[], dict[str, Any]]) -> None:
     assert not re.search(r"\b(nan|NaN|inf|Infinity|None|null)\b", parsed(make).text)
     assert all(cell.strip() for table in parsed(make).tables for row in table[1:] for cell in row)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_tf32_is_named_where_it_was(make: Callable[[], dict[str, Any]]) -> None:
+    """Its losses are apart by more than rounding to float32 explains."""
+    said = "keeps 10 bits of each factor: fused." in parsed(make).text
+    assert said == (make is with_the_fastest_step)
+    assert said == ("each factor: fused." in " ".join(tables.text(make()).split()))
 
 
 def test_pictures_are_sharp_and_told() -> None:

@@ -25,11 +25,11 @@ _NAME = "s4convd"
 torch.library.define(
     f"{_NAME}::block",
     "(Tensor x, Tensor? residual, Tensor k, Tensor w, Tensor b, float p, Tensor? seed)"
-    " -> (Tensor, Tensor)",
+    " -> (Tensor out, Tensor z, Tensor images)",
 )
 torch.library.define(
     f"{_NAME}::mixing_backward",
-    "(Tensor dout, Tensor z, Tensor w, Tensor b, float p, Tensor? seed)"
+    "(Tensor dout, Tensor z, Tensor w, Tensor images, Tensor b, float p, Tensor? seed)"
     " -> (Tensor, Tensor, Tensor)",
 )
 torch.library.define(f"{_NAME}::rows_conv", "(Tensor x, Tensor k) -> Tensor")
@@ -144,9 +144,10 @@ def _block_cpu(
     b: torch.Tensor,
     p: float,
     seed: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, ...]:
     z = _conv(x, k).contiguous()
-    return (x if residual is None else residual) + _mixed(z, w, b, p, seed), z
+    out = (x if residual is None else residual) + _mixed(z, w, b, p, seed)
+    return out, z, w.new_empty(0)  # images are a kernel's
 
 
 @torch.library.impl(f"{_NAME}::mixing_backward", "cpu")
@@ -154,6 +155,7 @@ def _mixing_backward_cpu(
     dout: torch.Tensor,
     z: torch.Tensor,
     w: torch.Tensor,
+    images: torch.Tensor,
     b: torch.Tensor,
     p: float,
     seed: torch.Tensor | None,
@@ -198,14 +200,15 @@ def _block_cuda(
     b: torch.Tensor,
     p: float,
     seed: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, ...]:
     x, k, w, b = x.contiguous(), k.contiguous(), w.contiguous(), b.contiguous()
     kernels = block_kernels(x.device)
+    images = kernels.images(w)
     if x.numel() == 0:
-        return torch.empty_like(x), torch.empty_like(x)
+        return torch.empty_like(x), torch.empty_like(x), images
     z = recorded("forward", kernels.conv, x, k)
     added = x if residual is None else residual.contiguous()
-    return kernels.mix(added, z, kernels.images(w), b, p, seed), z
+    return kernels.mix(added, z, images, b, p, seed), z, images
 
 
 @torch.library.impl(f"{_NAME}::mixing_backward", "cuda")
@@ -213,15 +216,15 @@ def _mixing_backward_cuda(
     dout: torch.Tensor,
     z: torch.Tensor,
     w: torch.Tensor,
+    images: torch.Tensor,
     b: torch.Tensor,
     p: float,
     seed: torch.Tensor | None,
 ) -> Any:
     if z.numel() == 0:
         return torch.empty_like(z), torch.zeros_like(w), torch.zeros_like(b)
-    dout, w, b = dout.contiguous(), w.contiguous(), b.contiguous()
     kernels = block_kernels(z.device)
-    return kernels.mix_gradients(dout, z, kernels.images(w), b, p, seed)
+    return kernels.mix_gradients(dout.contiguous(), z, images, b.contiguous(), p, seed)
 
 
 @torch.library.impl(f"{_NAME}::rows_conv", "cuda")
@@ -266,13 +269,21 @@ def _last_step_backward_cuda(
 
 
 @torch.library.register_fake(f"{_NAME}::block")
-def _block_fake(x: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    return x.new_empty(x.shape), x.new_empty(x.shape)
+def _block_fake(
+    x: torch.Tensor, residual: torch.Tensor | None, k: torch.Tensor, w: torch.Tensor, *_: Any
+) -> tuple[torch.Tensor, ...]:
+    images = (3, *w.shape) if x.device.type == "cuda" else (0,)
+    return x.new_empty(x.shape), x.new_empty(x.shape), w.new_empty(images)
 
 
 @torch.library.register_fake(f"{_NAME}::mixing_backward")
 def _mixing_backward_fake(
-    dout: torch.Tensor, z: torch.Tensor, w: torch.Tensor, b: torch.Tensor, *_: Any
+    dout: torch.Tensor,
+    z: torch.Tensor,
+    w: torch.Tensor,
+    images: torch.Tensor,
+    b: torch.Tensor,
+    *_: Any,
 ) -> tuple[torch.Tensor, ...]:
     return tuple(tensor.new_empty(tensor.shape) for tensor in (z, w, b))
 
@@ -305,18 +316,17 @@ def _last_step_backward_fake(
 
 def _block_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
     x, residual, k, w, b, p, seed = inputs
-    ctx.save_for_backward(output[1], x, k, w, b, seed)
+    _, z, images = output
+    ctx.save_for_backward(z, x, k, w, images, b, seed)
     ctx.own, ctx.p = residual is None, p
     ctx.set_materialize_grads(False)
 
 
-def _block_backward(
-    ctx: Any, dout: torch.Tensor | None, dz: torch.Tensor | None
-) -> tuple[Any, ...]:
-    z, x, k, w, b, seed = ctx.saved_tensors
+def _block_backward(ctx: Any, dout: torch.Tensor | None, *_: Any) -> tuple[Any, ...]:
+    z, x, k, w, images, b, seed = ctx.saved_tensors
     if dout is None:
         return (None,) * 7
-    dz, dw, db = _OPS.mixing_backward(dout, z, w, b, ctx.p, seed)
+    dz, dw, db = _OPS.mixing_backward(dout, z, w, images, b, ctx.p, seed)
     dx, dk = _OPS.rows_conv_backward(dz, x, k, dout if ctx.own else None)
     return dx, None if ctx.own else dout, dk, dw, db, None, None
 

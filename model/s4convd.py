@@ -27,6 +27,8 @@ class S4ConvD(nn.Module):
         kernel: a name from `cuda_ops.BLOCK_KERNELS`.
     """
 
+    more: torch.Tensor
+
     def __init__(
         self,
         features: int = 4,
@@ -40,6 +42,9 @@ class S4ConvD(nn.Module):
     ) -> None:
         super().__init__()
         self.encoder = nn.Linear(features, channels)
+        # A feature that is 1 and some that are 0, up to a multiple of four, for the tensor cores.
+        more = F.pad(torch.ones(1), (0, -(features + 1) % 4))
+        self.register_buffer("more", more, persistent=False)
         self.blocks = nn.ModuleList(
             S4ConvDBlock(channels, state_size, dropout, init, norm, kernel) for _ in range(blocks)
         )
@@ -72,11 +77,11 @@ class S4ConvD(nn.Module):
         if self.blocks[0].kernel != "fused":
             return self.encoder(x)
         # The bias as the weight of one more feature, which is 1: its gradient, a sum over all rows,
-        # would be a pass of its own. Features in fours, for the tensor cores.
-        spare = -(x.shape[-1] + 1) % 4
-        x = F.pad(F.pad(x, (0, 1), value=1.0), (0, spare))
-        weight = torch.cat([self.encoder.weight, self.encoder.bias.unsqueeze(1)], dim=1)
-        return F.linear(x, F.pad(weight, (0, spare)))
+        # would be a pass of its own.
+        weight, bias = self.encoder.weight, self.encoder.bias.unsqueeze(1)
+        nothing = self.more[1:].expand(len(weight), -1)
+        x = torch.cat([x, self.more.expand(*x.shape[:-1], -1)], dim=-1)
+        return F.linear(x, torch.cat([weight, bias, nothing], dim=1))
 
 
 def load_published(state_dict: Mapping[str, torch.Tensor]) -> S4ConvD:

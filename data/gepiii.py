@@ -18,6 +18,7 @@ from data.columns import DataError
 from data.load import Source
 from data.rules import GEPIII_UTC_OFFSET
 from data.scaling import fit_scaling
+from data.scores import scores
 from data.series import SeriesSet, stamp
 from data.splits import Range, split_ranges
 from data.windows import Batch, DeviceSeries, WindowLoader, Windows, find_windows
@@ -361,6 +362,19 @@ class GEPIIIDataModule(L.LightningDataModule):
         if "train" in self.windows:
             forecasts["linear"] = linear_forecast(self.windows["train"], windows)
         return forecasts
+
+    def naive_error(self, series: SeriesSet) -> np.ndarray:
+        """The mean absolute error of yesterday's reading on the training windows' targets, (S,).
+
+        MASE is in units of it. NaN for a series that has none, or that was not trained on.
+        """
+        train = self.windows.get("train")
+        if train is None or train.series is not series:
+            return np.full(len(series), np.nan)
+        actual = series.reading[train.cell + train.length]
+        yesterday = naive_forecasts(train)["same hour yesterday"]
+        nothing = np.full(len(series), np.nan)
+        return scores(yesterday, actual, series.series_of(train.cell), nothing).mae
 
 
 def _require(condition: bool, message: str) -> None:

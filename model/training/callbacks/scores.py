@@ -1,14 +1,20 @@
-"""The table at the end: the model beside what it has to beat."""
+"""The tables at the end, and a file by meter: the model beside what it has to beat."""
 
+from pathlib import Path
 from typing import Any
 
 import lightning as L
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
 from lightning.pytorch.utilities import rank_zero_info
 
-from data.columns import meter_label
+from data.columns import BUILDING, METER, meter_label
+from data.scores import MEASURES, Scores, scores
+from data.series import SeriesSet
 from model.training.callbacks.rows import RowCollector
 
+LIMITS = {"cv_rmse": 30, "nmbe": 10}  # %, of ASHRAE Guideline 14, for hourly data
 NAMES = {"same hour yesterday": "yesterday", "same hour last week": "last week"}
 
 
@@ -26,13 +32,78 @@ def score_table(actual: np.ndarray, forecasts: dict[str, np.ndarray], meter: np.
     rows = {"all": np.ones(meter.size, dtype=bool)}
     if np.unique(meter).size > 1:
         rows |= {meter_label(int(code)): meter == code for code in np.unique(meter)}
-    heads = [NAMES.get(name, name) for name in forecasts]
-    table = [["test RMSLE", "rows", *heads]]
+    table = [["test RMSLE", "rows", *_heads(forecasts)]]
     for label, chosen in rows.items():
-        scores = [rmsle(forecast[chosen], actual[chosen]) for forecast in forecasts.values()]
-        cells = [f"{score:.4f}" if np.isfinite(score) else "-" for score in scores]
+        found = [rmsle(forecast[chosen], actual[chosen]) for forecast in forecasts.values()]
+        cells = [f"{score:.4f}" if np.isfinite(score) else "-" for score in found]
         table.append([label[:15], f"{int(chosen.sum()):,}", *cells])
-    widths = [10, *(max(len(head), 7) + 2 for head in heads)]
+    return _text(table)
+
+
+def measure_table(found: dict[str, Scores]) -> str:
+    """Errors in the readings' unit, and what they are for a meter in the middle; 80 columns.
+
+    Args:
+        found: name of a forecast -> its scores by meter.
+    """
+    heads = _heads(found)
+    table = [["all rows", "", *heads]]
+    for measure in ("mae", "rmse"):
+        values = [getattr(of.all(), measure)[0] for of in found.values()]
+        table.append([MEASURES[measure], "", *map(_number, values)])
+    meters = max(int((of.rows > 0).sum()) for of in found.values())
+    middle = [["median meter", f"of {meters:,}", *heads]]
+    for measure in ("cv_rmse", "nmbe", "mase"):
+        medians = [_median(np.abs(getattr(of, measure))) for of in found.values()]
+        label = MEASURES[measure].replace("NMBE", "|NMBE|")
+        middle.append([label, "", *map(_number, medians)])
+    middle.append(["in the limits", "", *(f"{_within_limits(of):,}" for of in found.values())])
+    return f"{_text(table)}\n{_text(middle)}"
+
+
+def meter_scores(found: dict[str, Scores], series: SeriesSet) -> pa.Table:
+    """A row for each meter and forecast, with all measures; empty where one has no value."""
+    tables = []
+    for name, of in found.items():
+        kept = np.flatnonzero(of.rows)
+        columns = {
+            BUILDING: pa.array(series.building[kept]),
+            METER: pa.array(series.meter[kept]),
+            "forecast": pa.array([name] * kept.size, pa.string()),
+            "rows": pa.array(of.rows[kept].astype(np.int64)),
+        }
+        columns |= {
+            measure: pa.array(getattr(of, measure)[kept], from_pandas=True) for measure in MEASURES
+        }
+        tables.append(pa.table(columns))
+    return pa.concat_tables(tables)
+
+
+def _within_limits(of: Scores) -> int:
+    """Meters whose errors ASHRAE's Guideline 14 would accept of a model of hourly readings."""
+    return int(sum(np.all([np.abs(getattr(of, name)) <= most for name, most in LIMITS.items()], 0)))
+
+
+def _median(values: np.ndarray) -> float:
+    there = values[np.isfinite(values)]
+    return float(np.median(there)) if there.size else float("nan")
+
+
+def _heads(forecasts: dict[str, Any]) -> list[str]:
+    return [NAMES.get(name, name) for name in forecasts]
+
+
+def _number(value: float) -> str:
+    if not np.isfinite(value):
+        return "-"
+    if abs(value) < 1000:
+        return f"{value:#.4g}"
+    return f"{value:,.0f}" if abs(value) < 1e6 else f"{value:.2e}"
+
+
+def _text(table: list[list[str]]) -> str:
+    """Columns below their heads."""
+    widths = [10, *(max(len(head), 7) + 2 for head in table[0][2:])]
     lines = []
     for label, *cells in table:
         pairs = zip(cells, widths, strict=True)
@@ -41,7 +112,11 @@ def score_table(actual: np.ndarray, forecasts: dict[str, np.ndarray], meter: np.
 
 
 class ScoreTable(L.Callback):
-    """After a test: RMSLE of the model and of the baselines, per meter type, on the same rows."""
+    """After a test: what the model and the baselines are worth on the same rows.
+
+    RMSLE by meter type and the other measures are printed, and all of them by meter are written to
+    scores.csv in the run's folder.
+    """
 
     def __init__(self) -> None:
         self.rows = RowCollector()
@@ -80,8 +155,16 @@ class ScoreTable(L.Callback):
                     f"{NAMES.get(name, name)}: scored without {without:,} rows, "
                     "whose reading to repeat is missing"
                 )
-        error = np.abs(forecast.astype(np.float64) - actual)
+        naive_error = data.naive_error(series)
+        owner = series.series_of(cell)
+        found = {
+            name: scores(values, actual, owner, naive_error) for name, values in forecasts.items()
+        }
+        rank_zero_info("\n" + measure_table(found))
         rank_zero_info(
-            f"S4ConvD in the meters' units: MAE {error.mean():.4g}, "
-            f"RMSE {np.sqrt(np.mean(error**2)):.4g}"
+            "limits: ASHRAE Guideline 14's for hourly models, CV(RMSE) 30 % and NMBE 10 %"
         )
+        folder = Path(trainer.log_dir or trainer.default_root_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        pacsv.write_csv(meter_scores(found, series), folder / "scores.csv")
+        rank_zero_info(f"by meter: {folder / 'scores.csv'}")

@@ -234,12 +234,13 @@ def test_odd_folder_names_work_everywhere(run: Runner, tmp_path: Path) -> None:
     assert trained.code == 0
     assert trained.folder == runs / "version_0"
     below = {str(p.relative_to(runs)) for p in runs.rglob("*") if "events" not in p.name}
-    files = {"best.ckpt", "last.ckpt"}
+    checkpoints = {"best.ckpt", "last.ckpt"}
+    files = {"config.yaml", "hparams.yaml", "predictions.csv", "scores.csv"}
     assert below == {
         "version_0",
         "version_0/checkpoints",
-        *(f"version_0/checkpoints/{name}" for name in files),
-        *(f"version_0/{name}" for name in ("config.yaml", "hparams.yaml", "predictions.csv")),
+        *(f"version_0/checkpoints/{name}" for name in checkpoints),
+        *(f"version_0/{name}" for name in files),
     }
     for subcommand in ("validate", "test"):
         assert run(subcommand, *odd, "--ckpt_path", trained.best).code == 0

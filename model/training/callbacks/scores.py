@@ -164,7 +164,8 @@ class ScoreTable(L.Callback):
         rank_zero_info(
             "limits: ASHRAE Guideline 14's for hourly models, CV(RMSE) 30 % and NMBE 10 %"
         )
-        folder = Path(trainer.log_dir or trainer.default_root_dir)
-        folder.mkdir(parents=True, exist_ok=True)
-        pacsv.write_csv(meter_scores(found, series), folder / "scores.csv")
-        rank_zero_info(f"by meter: {folder / 'scores.csv'}")
+        if trainer.log_dir is not None:
+            path = Path(trainer.log_dir) / "scores.csv"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            pacsv.write_csv(meter_scores(found, series), path)
+            rank_zero_info(f"by meter: {path}")

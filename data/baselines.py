@@ -32,11 +32,10 @@ def linear_forecast(train: Windows, test: Windows) -> np.ndarray:
 
     Fitted on the training windows, evenly thinned to `MAX_FIT_WINDOWS`.
     """
-    thin = train.cell[:: max(1, -(-len(train) // MAX_FIT_WINDOWS))]
-    chosen = Windows(train.series, thin, train.length)
+    chosen = thinned(train, MAX_FIT_WINDOWS)
     inputs, level = _linear_inputs(chosen)
-    target = np.log1p(_clip(train.series.reading[thin + train.length])) - level
-    gram = inputs.T @ inputs + 1e-6 * len(thin) * np.eye(inputs.shape[1])
+    target = np.log1p(_clip(train.series.reading[chosen.cell + train.length])) - level
+    gram = inputs.T @ inputs + 1e-6 * len(chosen) * np.eye(inputs.shape[1])
     weights = np.linalg.solve(gram, inputs.T @ target)
     forecast = np.empty(len(test))
     for low in range(0, len(test), MAX_FIT_WINDOWS):  # bounds the memory
@@ -46,6 +45,18 @@ def linear_forecast(train: Windows, test: Windows) -> np.ndarray:
     return forecast
 
 
+def thinned(windows: Windows, most: int) -> Windows:
+    """Every n-th window, so that at most so many are left."""
+    every = max(1, -(-len(windows) // most))
+    return Windows(windows.series, windows.cell[::every], windows.length)
+
+
+def log_windows(windows: Windows) -> np.ndarray:
+    """log(1 + reading) of each window's hours, (n, L), float64; readings below zero count as 0."""
+    view = np.lib.stride_tricks.sliding_window_view(windows.series.reading, windows.length)
+    return np.log1p(_clip(view[windows.cell]))
+
+
 def _clip(reading: np.ndarray) -> np.ndarray:
     return np.maximum(reading.astype(np.float64), 0)
 
@@ -53,8 +64,7 @@ def _clip(reading: np.ndarray) -> np.ndarray:
 def _linear_inputs(windows: Windows) -> tuple[np.ndarray, np.ndarray]:
     """Inputs (n, L + calendar + 1), and the level (n,) that they are relative to."""
     series, length = windows.series, windows.length
-    rows = np.lib.stride_tricks.sliding_window_view(series.reading, length)[windows.cell]
-    logs = np.log1p(_clip(rows))
+    logs = log_windows(windows)
     level = logs[:, -1]
     hour = series.hour_of(windows.cell) + length
     turns = [2 * np.pi * n * hour / period for period, top in HARMONICS for n in range(1, top + 1)]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_info
 
-from data import building_physics, synthetic
+from data import boosting, building_physics, synthetic
 from data.baselines import linear_forecast, naive_forecasts
 from data.cache import cache_folder, cached_series
 from data.columns import DataError
@@ -360,7 +360,10 @@ class GEPIIIDataModule(L.LightningDataModule):
         windows = self.windows[split]
         forecasts = naive_forecasts(windows)
         if "train" in self.windows:
-            forecasts["linear"] = linear_forecast(self.windows["train"], windows)
+            train = self.windows["train"]
+            forecasts["linear"] = linear_forecast(train, windows)
+            if boosting.is_installed():
+                forecasts["LightGBM"] = boosting.lightgbm_forecast(train, windows)
         return forecasts
 
     def naive_error(self, series: SeriesSet) -> np.ndarray:

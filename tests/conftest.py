@@ -110,6 +110,18 @@ def full_precision() -> Iterator[None]:
     torch.set_float32_matmul_precision("highest")
 
 
+@pytest.fixture(autouse=True)
+def without_lightgbm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a user has it who did not ask for it, unless a test does."""
+    if "with_lightgbm" not in request.fixturenames:
+        monkeypatch.setattr("data.boosting.is_installed", lambda: False)
+
+
+@pytest.fixture
+def with_lightgbm() -> None:
+    """For a test of the extra `baselines`."""
+
+
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The tests neither read nor fill the user's cache."""

@@ -364,6 +364,20 @@ def test_table_of_many_rows_fits_a_terminal() -> None:
     assert rows[0].split() == ["all", "1,234,567", *["11.5129"] * 5]
 
 
+@pytest.mark.usefixtures("with_lightgbm")
+def test_the_extra_baseline_stands_beside_the_others(run: Runner) -> None:
+    """Six columns in a terminal of 80."""
+    done = run(*NINE)
+    assert done.code == 0, done.text
+    assert "LightGBM: fitting" in done.text
+    lines = done.text.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("test RMSLE"))
+    end = next(i for i, line in enumerate(lines) if line.startswith("limits: "))
+    assert lines[start].split()[-1] == "LightGBM"
+    assert float(lines[start + 1].split()[-1]) > 0
+    assert max(map(len, lines[start:end])) <= 80
+
+
 def test_the_second_table_fits_a_terminal() -> None:
     """Large errors, and more meters than fit a column."""
     count, meters = 30_000, 12_000

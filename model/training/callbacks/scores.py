@@ -97,17 +97,19 @@ def _number(value: float) -> str:
     if not np.isfinite(value):
         return "-"
     if abs(value) < 1000:
-        return f"{value:#.4g}"
+        return f"{value:.4f}" if abs(value) < 1 else f"{value:#.4g}"
     return f"{value:,.0f}" if abs(value) < 1e6 else f"{value:.2e}"
 
 
 def _text(table: list[list[str]]) -> str:
-    """Columns below their heads."""
-    widths = [10, *(max(len(head), 7) + 2 for head in table[0][2:])]
+    """Columns below their heads, closer together where there are many."""
+    heads = table[0][2:]
+    first, gap = (15, 2) if len(heads) < 6 else (13, 1)
+    widths = [10, *(max(len(head), 7) + gap for head in heads)]
     lines = []
     for label, *cells in table:
         pairs = zip(cells, widths, strict=True)
-        lines.append(f"{label:<15}" + "".join(f"{cell:>{width}}" for cell, width in pairs))
+        lines.append(f"{label:<{first}}" + "".join(f"{cell:>{width}}" for cell, width in pairs))
     return "\n".join(lines)
 
 

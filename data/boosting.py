@@ -1,0 +1,71 @@
+"""LightGBM on the same windows: what many people forecast meters with today."""
+
+from importlib.util import find_spec
+
+import numpy as np
+from lightning.pytorch.utilities import rank_zero_info
+
+from data.baselines import log_windows, thinned
+from data.series import SeriesSet
+from data.windows import Windows
+
+TREES = 600
+MAX_FIT_WINDOWS = 500_000
+PARAMETERS = {
+    "objective": "regression",
+    "learning_rate": 0.05,
+    "num_leaves": 63,
+    "seed": 0,
+    "deterministic": True,
+    "verbose": -1,
+}
+
+
+def is_installed() -> bool:
+    """Whether `pip install -e '.[baselines]'` was run."""
+    return find_spec("lightgbm") is not None
+
+
+def lightgbm_forecast(train: Windows, test: Windows) -> np.ndarray:
+    """Trees on log(1 + reading) of the window's hours, the calendar and the meter, (n,).
+
+    Fitted on the training windows, evenly thinned to `MAX_FIT_WINDOWS`, to the difference of the
+    target from the window's last hour, as the network by default. A meter that is not among those
+    trained on is a missing one.
+    """
+    import lightgbm
+
+    chosen = thinned(train, MAX_FIT_WINDOWS)
+    rank_zero_info(f"\nLightGBM: fitting {TREES} trees to {len(chosen):,} windows")
+    numbers = {name: number for number, name in enumerate(_names(train.series))}
+    inputs, level = _inputs(chosen, numbers)
+    actual = np.log1p(np.maximum(train.series.reading[chosen.cell + train.length], 0))
+    columns = inputs.shape[1]
+    fitted = lightgbm.Dataset(inputs, actual - level, categorical_feature=[columns - 1])
+    trees = lightgbm.train(PARAMETERS, fitted, TREES)
+    forecast = np.empty(len(test))
+    for low in range(0, len(test), MAX_FIT_WINDOWS):  # bounds the memory
+        part = slice(low, low + MAX_FIT_WINDOWS)
+        inputs, level = _inputs(Windows(test.series, test.cell[part], test.length), numbers)
+        forecast[part] = np.expm1(np.clip(np.asarray(trees.predict(inputs)) + level, 0, 80))
+    return forecast
+
+
+def _names(series: SeriesSet) -> list[str]:
+    return [
+        f"{building} {meter}" for building, meter in zip(series.building, series.meter, strict=True)
+    ]
+
+
+def _inputs(windows: Windows, numbers: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs (n, L + 5), the meter's number last, and the level (n,) that they are relative to."""
+    series = windows.series
+    logs = log_windows(windows)
+    level = logs[:, -1]
+    hour = series.hour_of(windows.cell) + windows.length
+    day = hour // 24
+    of_series = np.array([numbers.get(name, np.nan) for name in _names(series)])
+    calendar = [hour % 24, day % 7, day % 365.25]
+    meter = of_series[series.series_of(windows.cell)]
+    columns = [logs - level[:, None], level, *calendar, meter]
+    return np.column_stack(columns).astype(np.float32), level

@@ -138,6 +138,7 @@ class ScoreTable(L.Callback):
     def on_test_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Print the table."""
         cell, forecast = self.rows.collect()
+        folder = trainer.log_dir  # which all processes have to ask for
         if not trainer.is_global_zero:
             return
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
@@ -166,8 +167,8 @@ class ScoreTable(L.Callback):
         rank_zero_info(
             "limits: ASHRAE Guideline 14's for hourly models, CV(RMSE) 30 % and NMBE 10 %"
         )
-        if trainer.log_dir is not None:
-            path = Path(trainer.log_dir) / "scores.csv"
+        if folder is not None:
+            path = Path(folder) / "scores.csv"
             path.parent.mkdir(parents=True, exist_ok=True)
             pacsv.write_csv(meter_scores(found, series), path)
             rank_zero_info(f"by meter: {path}")

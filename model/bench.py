@@ -77,25 +77,27 @@ def training_step(of: Contender, batch: int, device: torch.device) -> Callable[[
         optimizer.step()
         return loss.detach()
 
-    return replayed(step) if of.graph else step
+    return Replayed(step) if of.graph else step
 
 
-def replayed(step: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
-    """`step`, captured in a CUDA graph."""
-    aside = torch.cuda.Stream()
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
-        step()  # what is set up at a first use
-    torch.cuda.current_stream().wait_stream(aside)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        loss = step()
+class Replayed:
+    """A step, captured in a CUDA graph."""
 
-    def replay(_: object = step) -> torch.Tensor:  # with the tensors that the graph is about
-        graph.replay()
-        return loss
+    def __init__(self, step: Callable[[], torch.Tensor]) -> None:
+        self._step = step  # and with it the tensors that the graph is about
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            step()  # what is set up at a first use
+        torch.cuda.current_stream().wait_stream(aside)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._loss = step()
 
-    return replay
+    def __call__(self) -> torch.Tensor:
+        """Its loss."""
+        self._graph.replay()
+        return self._loss
 
 
 def contenders(names: list[str], device: torch.device) -> list[Contender]:

@@ -33,6 +33,8 @@ def reason_against(trainer: L.Trainer) -> str | None:
         return "gradients are accumulated over batches"
     if trainer.precision == "16-mixed":
         return "16-mixed scales the loss anew at each step"
+    if trainer._detect_anomaly:
+        return "the detection of anomalies looks at each gradient as it is made"
     return None
 
 

@@ -137,12 +137,17 @@ class S4ConvDModule(L.LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         """RMSLE of one batch; where a graph is replayed, the gradients are there too."""
-        loss = self._replayed(batch) if self.replays else self.loss(batch)
+        loss = self._replayed(batch) if self._replaying else self.loss(batch)
         every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
         if every and (self.trainer.global_step + 1) % every == 0:  # at others it would be for show
             self.log("train/loss", loss)
             self.log("train/lr", self.optimizers().param_groups[0]["lr"])  # type: ignore[union-attr]
         return loss
+
+    @property
+    def _replaying(self) -> bool:
+        """A callback may ask for gradients to be accumulated, which a graph overwrites."""
+        return self.replays and self.trainer.accumulate_grad_batches == 1
 
     def _replayed(self, batch: Any) -> torch.Tensor:
         if self._graphed is None:
@@ -152,12 +157,12 @@ class S4ConvDModule(L.LightningModule):
 
     def backward(self, loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
         """Lightning's, unless a graph has made the gradients."""
-        if not self.replays:
+        if not self._replaying:
             super().backward(loss, *args, **kwargs)
 
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Optimizer) -> None:
         """Lightning's, unless a graph writes each gradient anew."""
-        if not self.replays:
+        if not self._replaying:
             super().optimizer_zero_grad(epoch, batch_idx, optimizer)
 
     def on_train_end(self) -> None:

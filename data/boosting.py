@@ -3,7 +3,6 @@
 from importlib.util import find_spec
 
 import numpy as np
-from lightning.pytorch.utilities import rank_zero_info
 
 from data.baselines import log_windows, thinned
 from data.series import SeriesSet
@@ -36,7 +35,6 @@ def lightgbm_forecast(train: Windows, test: Windows) -> np.ndarray:
     import lightgbm
 
     chosen = thinned(train, MAX_FIT_WINDOWS)
-    rank_zero_info(f"\nLightGBM: fitting {TREES} trees to {len(chosen):,} windows")
     numbers = {name: number for number, name in enumerate(_names(train.series))}
     inputs, level = _inputs(chosen, numbers)
     actual = np.log1p(np.maximum(train.series.reading[chosen.cell + train.length], 0))

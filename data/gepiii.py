@@ -363,6 +363,8 @@ class GEPIIIDataModule(L.LightningDataModule):
             train = self.windows["train"]
             forecasts["linear"] = linear_forecast(train, windows)
             if boosting.is_installed():
+                count = min(len(train), boosting.MAX_FIT_WINDOWS)
+                rank_zero_info(f"\nLightGBM: fitting {boosting.TREES} trees to {count:,} windows")
                 forecasts["LightGBM"] = boosting.lightgbm_forecast(train, windows)
         return forecasts
 

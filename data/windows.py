@@ -18,6 +18,7 @@ class Batch(NamedTuple):
     hour: torch.Tensor  # (B,) int64, hours since 1970-01-01 of the hour after the window
     target: torch.Tensor  # (B,) float32, the reading of that hour, NaN = not known
     cell: torch.Tensor  # (B,) int64, the window's first cell: its name in the data set
+    key: torch.Tensor  # (B,) int64, its meter's, see `SeriesSet.keys`
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ class DeviceSeries:
         self.reading = put(series.reading)
         self.end = put(series.offset[1:])
         self.hour_shift = put(series.first_hour - series.offset[:-1])
+        self.key = put(series.keys())
         self.covariate_shift = put(series.covariate_start - series.offset[:-1])
         # Overlapping views: row i is the window that starts at cell i. A gather then copies whole
         # rows, and no (B, L) table of indices is made.
@@ -98,6 +100,7 @@ class DeviceSeries:
             hour=target_cell + self.hour_shift[series],
             target=torch.where(known, target, torch.nan),
             cell=cell,
+            key=self.key[series],
         )
 
 

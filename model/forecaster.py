@@ -7,6 +7,7 @@ from torch import nn
 
 from model.calendar import CALENDAR_FEATURES, calendar_features
 from model.losses import signed_log1p
+from model.meters import MeterFeatures
 from model.published import PublishedS4ConvD
 from model.s4convd import S4ConvD
 
@@ -25,6 +26,8 @@ class Forecaster(nn.Module):
             and forecasts the difference to it, so that large and small buildings look alike.
         calendar: the network is told the hour, weekday and season of the hour after each step; at
             the last step that is the predicted hour.
+        meter_features: how many numbers the network is told of each meter, which it learns; see
+            `MeterFeatures`.
         published: run the network in the form of `PublishedS4ConvD`, which is the same function.
         network: the other arguments of `S4ConvD`.
     """
@@ -42,6 +45,7 @@ class Forecaster(nn.Module):
         transform: Transform = "log1p",
         relative: bool = True,
         calendar: bool = True,
+        meter_features: int = 0,
         published: bool = False,
         **network: Any,
     ) -> None:
@@ -50,7 +54,8 @@ class Forecaster(nn.Module):
         self.transform = transform
         self.relative = relative
         self.calendar = calendar
-        features = 1 + len(covariates) + relative + CALENDAR_FEATURES * calendar
+        self.meters = MeterFeatures(meter_features) if meter_features else None
+        features = 1 + len(covariates) + relative + CALENDAR_FEATURES * calendar + meter_features
         self.network = (PublishedS4ConvD if published else S4ConvD)(features, **network)
         self.register_buffer("fitted", torch.tensor(False))
         self.register_buffer("reading_mean", torch.zeros(()))
@@ -78,7 +83,11 @@ class Forecaster(nn.Module):
         return torch.nan_to_num((covariates - self.covariate_mean) / self.covariate_std, nan=0.0)
 
     def forward(
-        self, reading: torch.Tensor, covariates: torch.Tensor, hour: torch.Tensor
+        self,
+        reading: torch.Tensor,
+        covariates: torch.Tensor,
+        hour: torch.Tensor,
+        key: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Forecast in the transform's units: log(1 + kWh) under `log1p`. See `to_user_units`.
 
@@ -86,6 +95,7 @@ class Forecaster(nn.Module):
             reading: (B, L), the user's units, none missing.
             covariates: (B, L, W), the user's units, NaN where missing.
             hour: (B,), int64 hours since 1970-01-01 00:00 of the predicted hour, local time.
+            key: (B,), int64, of each window's meter; None: of meters that nobody knows.
 
         Returns:
             (B,), float32.
@@ -98,6 +108,9 @@ class Forecaster(nn.Module):
             features.append(level.expand_as(scaled).unsqueeze(-1))
         if self.calendar:
             features.append(calendar_features(hour, reading.shape[1]))
+        if self.meters is not None:
+            own = self.meters(torch.zeros_like(hour) if key is None else key)  # 0 is no meter's key
+            features.append(own.unsqueeze(1).expand(-1, reading.shape[1], -1))
         forecast = self.network(torch.cat(features, dim=-1)).float()
         return (forecast + level.squeeze(-1)) * self.reading_std + self.reading_mean
 

@@ -32,6 +32,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     hparams = checkpoint.get("hyper_parameters", {}) if isinstance(checkpoint, dict) else {}
     if "covariates" not in hparams:
         raise UsageError(f"--ckpt_path: {path} was not written by train.py")
+    hparams.setdefault("meter_features", 0)  # of before there were any
     return checkpoint
 
 

@@ -33,6 +33,7 @@ class S4ConvDModule(L.LightningModule):
         transform: log1p models log(1 + reading), for readings >= 0; none models the reading itself.
         relative: see each window relative to its last reading, and forecast the difference.
         calendar: tell the model the hour, weekday and season of the predicted hour.
+        meter_features: numbers that are learnt for each meter, by which it is told from the others.
         norm: LayerNorm in each block; the published network has none.
         init: start of the filters, s4d_lin or as published.
         channels: H, the width.
@@ -53,6 +54,7 @@ class S4ConvDModule(L.LightningModule):
         transform: Literal["log1p", "none"] = "log1p",
         relative: bool = True,
         calendar: bool = True,
+        meter_features: int = 0,
         norm: bool = True,
         init: Literal["s4d_lin", "published"] = "s4d_lin",
         channels: int = 64,
@@ -67,6 +69,8 @@ class S4ConvDModule(L.LightningModule):
     ) -> None:
         super().__init__()
         self.save_hyperparameters(ignore=["kernel", "published"])
+        if meter_features < 0:
+            raise UsageError(f"--model.meter_features must be 0 or more, not {meter_features}")
         for name, value in (("channels", channels), ("blocks", blocks), ("state_size", state_size)):
             if value < 1 or (name == "state_size" and value % 2):
                 kind = "an even number of 2 or more" if name == "state_size" else "1 or more"
@@ -76,6 +80,7 @@ class S4ConvDModule(L.LightningModule):
             transform=transform,
             relative=relative,
             calendar=calendar,
+            meter_features=meter_features,
             norm=norm,
             init=init,
             channels=channels,
@@ -115,12 +120,23 @@ class S4ConvDModule(L.LightningModule):
                 scaling.covariate_mean,
                 scaling.covariate_std,
             )
+            if self.forecaster.meters is not None:
+                train = self.trainer.datamodule.windows["train"]  # type: ignore[attr-defined]
+                self.forecaster.meters.learn(torch.from_numpy(train.series.keys()))
 
     def forward(
-        self, reading: torch.Tensor, covariates: torch.Tensor, hour: torch.Tensor
+        self,
+        reading: torch.Tensor,
+        covariates: torch.Tensor,
+        hour: torch.Tensor,
+        key: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Forecast in the user's units, (B,); see `Forecaster` for the inputs."""
-        return self.forecaster.to_user_units(self.forecaster(reading, covariates, hour))
+        return self.forecaster.to_user_units(self.forecaster(reading, covariates, hour, key))
+
+    def forecast(self, batch: Any) -> torch.Tensor:
+        """The same of a batch."""
+        return self(batch.reading, batch.covariates, batch.hour, batch.key)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Let Lightning's logs go by the number of the step.
@@ -132,7 +148,7 @@ class S4ConvDModule(L.LightningModule):
 
     def loss(self, batch: Any, weight: torch.Tensor | None = None) -> torch.Tensor:
         """RMSLE of one batch, its windows weighted alike or as told, see `rmsle`."""
-        forecast = self.forecaster(batch.reading, batch.covariates, batch.hour)
+        forecast = self.forecaster(batch.reading, batch.covariates, batch.hour, batch.key)
         return rmsle(self.forecaster.to_log1p(forecast), batch.target, weight)
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
@@ -187,10 +203,10 @@ class S4ConvDModule(L.LightningModule):
 
     def predict_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         """The forecast in the user's units, (B,)."""
-        return self(batch.reading, batch.covariates, batch.hour)
+        return self.forecast(batch)
 
     def _score(self, metrics: torch.nn.Module, batch: Any) -> torch.Tensor:
-        forecast = self(batch.reading, batch.covariates, batch.hour)
+        forecast = self.forecast(batch)
         if forecast.numel():  # a process may end on an empty batch, see WindowLoader
             metrics.update(forecast.double(), batch.target.double())  # type: ignore[operator]
         return forecast
@@ -263,7 +279,7 @@ class S4ConvDModule(L.LightningModule):
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuse weights without the scaling that they were trained with.
+        """Refuse weights without the scaling that they were trained with; make room for meters.
 
         Raises:
             UsageError: the checkpoint holds none.
@@ -273,3 +289,6 @@ class S4ConvDModule(L.LightningModule):
                 "the checkpoint holds no scaling, so its forecasts would be in no known unit; "
                 "take one that train.py wrote"
             )
+        if self.forecaster.meters is not None:
+            known = checkpoint["state_dict"]["forecaster.meters.known"]
+            self.forecaster.meters.make_room(known.numel())

@@ -329,7 +329,7 @@ def test_a_perfect_oracle_scores_zero_beside_blank_cells(
     path = write_rows(tmp_path / "half.csv", rows)
     truth = torch.tensor(readings, dtype=torch.float32)
 
-    def oracle(self: S4ConvDModule, reading: Any, covariates: Any, hour: Any) -> torch.Tensor:
+    def oracle(self: S4ConvDModule, reading: Any, covariates: Any, hour: Any, *_: Any) -> Any:
         return truth[hour - start]
 
     monkeypatch.setattr(S4ConvDModule, "forward", oracle)

@@ -64,9 +64,7 @@ class ForecastPanels(L.Callback):
             tag = "val_forecasts/" + meter_label(int(code)).replace(" ", "_")
             trainer.logger.experiment.add_image(tag, draw_grid(panels, columns=1), step)
 
-    def _panel(
-        self, pl_module: L.LightningModule, data: Any, windows: Windows, series: int
-    ) -> Panel:
+    def _panel(self, pl_module: Any, data: Any, windows: Windows, series: int) -> Panel:
         low, high = windows.series.offset[series : series + 2]
         cell = windows.cell[(windows.cell >= low) & (windows.cell < high)]
         cell = cell[cell > cell[-1] - HOURS]
@@ -75,7 +73,7 @@ class ForecastPanels(L.Callback):
         training = pl_module.training
         pl_module.eval()
         with torch.no_grad():
-            forecast = pl_module(batch.reading, batch.covariates, batch.hour).float().cpu().numpy()
+            forecast = pl_module.forecast(batch).float().cpu().numpy()
         pl_module.train(training)
         actual = batch.target.cpu().numpy()
         place = windows.series.building[series]

@@ -131,7 +131,7 @@ class Loss(nn.Module):
 
 def windows(size: int = 1) -> Batch:
     none = torch.zeros(size, 0)
-    return Batch(torch.zeros(size, 24, 3), none, none, torch.zeros(size), none)
+    return Batch(torch.zeros(size, 24, 3), none, none, torch.zeros(size), none, none)
 
 
 def sgd(loss: nn.Module) -> torch.optim.Optimizer:
@@ -175,7 +175,7 @@ def test_a_step_holds_what_was_predicted(
             state = [value for of in optimizer.state.values() for value in of.values()]
             grads = [parameter.grad for parameter in module.parameters()]
             own.append(batch.cell.clone())  # the batch's is a view of the epoch's order
-            inputs = (*batch[:-1], *own)
+            inputs = batch._replace(cell=own[0])
             held: dict[int, torch.UntypedStorage] = {}
             for tensor in (*module.parameters(), *module.buffers(), *grads, *state, *inputs):
                 if tensor is not None:  # SGD's state may be None

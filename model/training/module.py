@@ -266,11 +266,24 @@ class S4ConvDModule(L.LightningModule):
         loader: Any = self.trainer.train_dataloader
         loader.load_state_dict({"epoch": max(epoch, -1), "done": done})
 
+    def _keep_epoch_open(self, loops: dict[str, Any]) -> None:
+        """An epoch that --trainer.max_steps ended is as unfinished as after a crash.
+
+        Lightning counts it as trained, and a resumed run would train one epoch less.
+        """
+        progress = loops["fit_loop"]["epoch_progress"]
+        done = loops["fit_loop"]["epoch_loop.batch_progress"]["current"]["processed"]
+        if 0 < done < self.trainer.num_training_batches:
+            for counts in (progress["current"], progress["total"]):
+                for name in ("processed", "completed"):
+                    counts[name] = min(counts[name], counts["ready"] - 1)
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Note what trained these weights, for whoever asks; no run reads it.
+        """Note what trained these weights, for whoever asks: no run reads the note.
 
         Plain types, so that the file loads with `weights_only=True`.
         """
+        self._keep_epoch_open(checkpoint["loops"])
         on_cuda = self.device.type == "cuda"
         checkpoint["notes"] = {
             "kernel": self.kernel,

@@ -155,14 +155,27 @@ def test_the_loss_curve_goes_on_at_its_step(
     assert resumed == {step: loss for step, loss in whole.items() if step >= 5}
 
 
-def test_a_run_stopped_by_max_steps_goes_on_within_its_epoch(run: Runner, steps: Steps) -> None:
-    """Checklist 32: what an epoch had left after --trainer.max_steps is never trained on."""
-    once = run(*NINE, LONG, "--trainer.max_steps=4")
-    run(*NINE, LONG, "--ckpt_path", str(once.last), "--trainer.max_steps=6")
-    resumed = copy.deepcopy(steps.windows)
-    steps.clear()
+@pytest.mark.parametrize("stops", [(4, 6), (1,), (2, 5, 8), (10,), (11,)], ids=str)
+def test_a_run_stopped_by_max_steps_goes_on_within_its_epoch(
+    run: Runner, steps: Steps, stops: tuple[int, ...]
+) -> None:
+    """Checklist 32: what an epoch had left after --trainer.max_steps is never trained on.
+
+    Also where it is the last epoch, and however often it happens: no epoch counts twice.
+    """
     run(*NINE, LONG)
-    assert resumed == steps.windows[:6]
+    expected = copy.deepcopy(steps)
+    steps.clear()
+    checkpoint: list[str] = []
+    for stop in stops:
+        part = run(*NINE, LONG, f"--trainer.max_steps={stop}", *checkpoint)
+        assert part.code == 0, part.text
+        assert len(steps.windows) == stop
+        checkpoint = ["--ckpt_path", str(part.last)]
+    done = run(*NINE, LONG, *checkpoint)
+    assert done.code == 0, done.text
+    assert steps.windows == expected.windows
+    assert done.cli.trainer.current_epoch == EPOCHS
 
 
 @pytest.mark.parametrize("limit", [[], ["--trainer.limit_train_batches=2"]])

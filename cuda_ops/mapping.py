@@ -69,7 +69,7 @@ class Mapping:
         operands: bytes that the L1 cache or shared memory could deliver during the reads that feed
             the multiply-adds: each is 32 lanes wide, whoever takes part in it. Lanes of a warp that
             loop differently are taken to keep step, which unrolled loops do not quite.
-        macs: multiply-adds, those with padding among them.
+        macs: multiply-adds, those with padding among them; 0 where tensor cores make them.
         warps: that have work. For warp_tiled the fewest there can be: it takes more where fewer
             rows fit shared memory.
         parts: of the batch, each with partial sums of its own, (H, taps), in memory.

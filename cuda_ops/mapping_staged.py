@@ -15,8 +15,14 @@ SHARED_STAGED = 4096  # kStaged: numbers that it stages at once
 SHARED_PART = 256  # kSamples
 CHUNK = 16  # kChunk of warp_tiled
 TILED_WARPS = 4  # kWarps
-TILED_BLOCK = 16  # kRowSamples: samples of a block, forward and input gradient
+TILED_BLOCK = 8  # kRowSamples: samples of a block, forward and input gradient
 TILED_PART = 64  # kPartSamples; a quarter of it where the batch is smaller than 256 parts
+MATRIX_WARPS = 8  # matrix.cuh's kWarps, and channels of a block
+MATRIX_SAMPLES = 16  # kSamples
+MATRIX_BLOCK = 32  # kRowTiles * kSamples
+MATRIX_LENGTHS = (16, 32, 48, 64)
+MATRIX_PART = 344  # kPartSamples; 32 where the batch is smaller than 32 parts
+LDMATRIX = LANES * 16  # bytes that a warp's `load_four` reads
 
 
 # -- shared: a block's rows and filters in shared memory ---------------------------------------
@@ -100,12 +106,14 @@ def _trips_of_taps(j0: int, taps: int, t0: int, t1: int, first: int, lanes: int)
 
 
 def tiled_rows(case: Case, mirrored: bool) -> Mapping:
-    """Each row is staged once, the filters once for each block of 16 samples.
+    """Each row is staged once, the filters once for each block of 8 samples.
 
     Output chunk o meets o whole tiles of 256 multiply-adds and the 136 of its first, or as many
     whole ones as there are taps for; a tile reads 16 taps and 16 inputs. The input gradient
     counts its chunks from the end, and so does the same.
     """
+    if on_tensor_cores(case):
+        return _matrix_rows(case, mirrored)
     size = case.size
     tap_chunks = ceil_div(case.taps, CHUNK)
     macs = operands = 0  # of a row
@@ -130,6 +138,8 @@ def tiled_weight_grad(case: Case) -> Mapping:
 
     Lanes that share a row have at most 4 chunks each, 2 in float64.
     """
+    if on_tensor_cores(case):
+        return _matrix_weight_grad(case)
     size = case.size
     samples = TILED_PART if size.batch >= 256 * TILED_PART else TILED_PART // 4
     parts = ceil_div(size.batch, samples)
@@ -145,4 +155,53 @@ def tiled_weight_grad(case: Case) -> Mapping:
         operands=case.rows * tiles * 2 * CHUNK * case.item,
         macs=case.rows * (256 * (tiles - tap_chunks) + 136 * tap_chunks),
         warps=parts * ceil_div(size.channels, rows_of_warp),
+    )
+
+
+# -- warp_tiled in half precision: products of matrices, see matrix.cuh ---------------------------
+
+
+def on_tensor_cores(case: Case) -> bool:
+    """Whether warp_tiled leaves the multiply-adds to tensor cores, as the GPUs of today have."""
+    return case.item == 2 and case.size.length in MATRIX_LENGTHS
+
+
+def _matrix_rows(case: Case, mirrored: bool) -> Mapping:
+    """Each row is staged once; for each block a lane loads the taps of its fragments, two at a time.
+
+    Its element (g, t) of the fragment of diagonal e is tap 8 e + g - 2 t, or 8 e + 2 t - g, and the
+    one before or after it.
+    """
+    size, chunks = case.size, case.size.length // CHUNK
+    first = [
+        8 * e + (2 * t - g if mirrored else g - 2 * t)
+        for e in range(2 * chunks)
+        for g in range(8)
+        for t in range(4)
+    ]
+    taps = [j for f in first for j in (f, f + 1 if mirrored else f - 1) if 0 <= j < case.taps]
+    blocks = ceil_div(size.batch, MATRIX_BLOCK)
+    filters = blocks * size.channels * len(taps)
+    return Mapping(
+        loaded=(case.elements + filters) * case.item,
+        stored=case.elements * case.item,
+        operands=ceil_div(size.batch, MATRIX_SAMPLES) * size.channels * chunks * LDMATRIX,
+        macs=0,
+        warps=blocks * ceil_div(size.channels, MATRIX_WARPS) * MATRIX_WARPS,
+    )
+
+
+def _matrix_weight_grad(case: Case) -> Mapping:
+    """Each row of gy and of x is staged once, and read once as a fragment."""
+    size = case.size
+    samples = MATRIX_PART if size.batch >= 32 * MATRIX_PART else 32
+    parts = ceil_div(size.batch, samples)
+    steps = ceil_div(size.batch, MATRIX_SAMPLES)  # of 16 samples, taken in turns by the parts
+    return with_partials(
+        case,
+        parts,
+        loaded=2 * case.elements * case.item,
+        operands=2 * steps * size.channels * size.length // CHUNK * LDMATRIX,
+        macs=0,
+        warps=parts * ceil_div(size.channels, MATRIX_WARPS) * MATRIX_WARPS,
     )

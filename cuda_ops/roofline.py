@@ -123,7 +123,9 @@ def judge(work: Traffic, ms: float, ceilings: Ceilings, multiprocessors: int) ->
     largest = max(shares, key=lambda name: shares[name])
     share = shares[largest]
     schedulers = SCHEDULERS * multiprocessors
-    floor_ms = max(work.compulsory / _rate(work, ceilings) / 1e6, work.flops / ceilings.fma / 1e6)
+    floor_ms = work.compulsory / _rate(work, ceilings) / 1e6
+    if work.computed:
+        floor_ms = max(floor_ms, work.flops / ceilings.fma / 1e6)
     bound, why = f"{largest}-bound", f"{WORK[largest]}: {share:.0%} of the time"
     if share >= NEAR:
         words, then = bound, _less(largest, work, ceilings)

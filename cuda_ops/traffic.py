@@ -79,7 +79,8 @@ class Traffic:
         dram_written: to memory, before the kernel ends.
         left_in_l2: results that the L2 has still to write then.
         flops: of the operator, two for each multiply-add.
-        computed: flops of the kernel, padding included.
+        computed: flops of the kernel, padding included; 0 where tensor cores make them, for which
+            no ceiling is measured.
         operands: what the L1 or shared memory could deliver during the reads that feed the
             multiply-adds, each 32 lanes wide.
         warps: that share the work.

@@ -374,12 +374,6 @@ dim3 last_grid(Shape shape) {
               static_cast<unsigned>(std::min<int64_t>(parts, 65535)));
 }
 
-int attribute(cudaDeviceAttr name, int device) {
-  int value = 0;
-  cudaDeviceGetAttribute(&value, name, device);
-  return value;
-}
-
 // As many stages as fit, up to `stages`; bytes: shared memory of a block.
 Plan plan_for(Shape shape, int tensors, int stages, int device, size_t& bytes) {
   const size_t room = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device) - 1024;

@@ -54,6 +54,12 @@ struct Shape {
 
 __host__ __device__ inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+inline int attribute(cudaDeviceAttr name, int device) {
+  int value = 0;
+  cudaDeviceGetAttribute(&value, name, device);
+  return value;
+}
+
 // Makes `device` current for as long as it lives, as PyTorch's own guard does.
 class DeviceGuard {
  public:

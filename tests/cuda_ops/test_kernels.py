@@ -134,6 +134,16 @@ def test_every_type(dtype, variant) -> None:
     assert wrong(shapes, variant, dtype) == {}
 
 
+@every_variant
+@pytest.mark.parametrize("dtype", HALF, ids=str)
+@pytest.mark.parametrize("length", [16, 32, 48, 64])
+def test_half_precision_in_samples_and_channels(length, dtype, variant) -> None:
+    """C06, 18: tensor cores take 16 samples and 8 channels at a time: full, short by one, one over."""
+    shapes = [(b, h, length, 7) for b in (15, 16, 17, 31, 33, 255, 257, 1025) for h in (1, 9)]
+    shapes += [(3, h, length, length + 5) for h in (7, 8, 130)] + [(16385, 2, length, length)]
+    assert wrong(shapes, variant, dtype) == {}
+
+
 def need_memory(gib: int) -> None:
     torch.cuda.empty_cache()
     free = torch.cuda.mem_get_info()[0] / 2**30
@@ -220,10 +230,11 @@ def test_an_impulse_at_every_step(length, taps, variant) -> None:
 
 
 @every_variant
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF], ids=str)
 @pytest.mark.parametrize("length", [48, 49, 168])
-def test_nothing_of_the_future_or_of_another_row_comes_in(length, variant) -> None:
+def test_nothing_of_the_future_or_of_another_row_comes_in(length, dtype, variant) -> None:
     """C15: NaN from step t on leaves no trace before t, NaN in a row none in the others."""
-    x, k, gy = case((3, 5, length, length)).inputs
+    x, k, gy = case((3, 5, length, length), dtype).inputs
     clean = by_operator(x, k, gy, variant)
     for step in (1, 16, 31, 32, length - 1):
         late, early = x.clone(), gy.clone()
@@ -242,6 +253,23 @@ def test_nothing_of_the_future_or_of_another_row_comes_in(length, variant) -> No
     whole = clean["weight_grad"].clone()
     whole[2] = torch.nan
     assert torch.equal(found["weight_grad"].nan_to_num(9), whole.nan_to_num(9))
+
+
+@every_variant
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF], ids=str)
+def test_infinity_goes_where_the_definition_takes_it(dtype, variant) -> None:
+    """C15: to the outputs that its taps reach, with their signs; NaN meets a tap of 0 as well."""
+    x, k, gy = (tensor.clone() for tensor in case((18, 9, 48, 16), dtype).inputs)
+    k[:, 3] = 0
+    x[:, :, 13], gy[:, :, 30] = torch.inf, -torch.inf
+    x[4, 2, 40] = gy[5, 8, 2] = torch.nan
+    found, truth = by_operator(x, k, gy, variant), by_definition(x, k, gy)
+    for path in ("forward", "input_grad"):
+        same = found[path].double(), truth[path]
+        for of in (torch.isnan, torch.isposinf, torch.isneginf):
+            assert torch.equal(*map(of, same))
+        finite = truth[path].isfinite()
+        assert relative_error(*(tensor[finite] for tensor in same)) < 1e-2
 
 
 def _offset(tensor: torch.Tensor) -> torch.Tensor:

@@ -68,10 +68,11 @@ GRIDS = [
 
 
 @every_variant
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("shape", GRIDS, ids=str)
-def test_the_size_of_the_grid_changes_no_bit(shape, variant) -> None:
+def test_the_size_of_the_grid_changes_no_bit(shape, dtype, variant) -> None:
     """20, C16: so a GPU with fewer multiprocessors finds the same weight gradient."""
-    x, _, gy = inputs_of(shape)
+    x, _, gy = inputs_of(shape, dtype)
     kernels = loaded(variant)
     whole = kernels.weight_grad(gy, x, shape[3])
     for most_blocks in (1, 2, 7, 132, 1000):

@@ -68,6 +68,20 @@ def test_in_other_types(variant, path, size, dtype) -> None:
     check(variant, path, size, dtype)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "size",
+    [Size(1, 1, 16, 1), Size(35, 9, 32, 20), Size(3, 2, 48, 48), Size(130, 8, 64, 70)],
+    ids=str,
+)
+@pytest.mark.parametrize("path", PATHS)
+def test_on_tensor_cores(path, size, dtype) -> None:
+    """Half precision, rows of 16, 32, 48 and 64 steps: no multiply-add is one of float32."""
+    check("warp_tiled", path, size, dtype)
+    assert traffic("warp_tiled", path, size, dtype, L2).computed == 0
+    assert traffic("shared", path, size, dtype, L2).computed > 0
+
+
 @pytest.mark.parametrize("size", MANY_SAMPLES, ids=str)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_batch_in_parts(variant, size) -> None:
@@ -134,7 +148,7 @@ def test_what_is_requested_falls_from_variant_to_variant() -> None:
     assert gb["naive"] == pytest.approx([20.13, 20.13, 19.73], abs=0.01)
     assert gb["coalesced"] == pytest.approx([23.15, 23.15, 19.73], abs=0.01)
     assert gb["shared"] == pytest.approx([1.21, 1.21, 0.81], abs=0.01)
-    assert gb["warp_tiled"] == pytest.approx([0.83, 0.83, 0.82], abs=0.01)
+    assert gb["warp_tiled"] == pytest.approx([0.86, 0.86, 0.82], abs=0.01)
 
 
 def test_the_two_bandwidths() -> None:

@@ -3,7 +3,7 @@
 Slow and simple: for small shapes, to hold the formulas of `cuda_ops.mapping` against.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
@@ -251,7 +251,10 @@ class Walk:
         return [(h0, min(of_group, self.h - h0)) for h0 in range(0, of_group * groups, of_group)]
 
     def warp_tiled_rows(self, mirrored: bool) -> None:
-        parts, groups = -(-self.b // 16), self.groups(32)
+        if self.item == 2 and self.length in (16, 32, 48, 64):
+            self.matrix_rows(mirrored)
+            return
+        parts, groups = -(-self.b // 8), self.groups(32)
         for block in range(parts * len(groups)):
             part, (h0, rows) = block // len(groups), groups[block % len(groups)]
             self.warps += 4
@@ -268,6 +271,9 @@ class Walk:
                     self.tile(self.store, "y", first, count)
 
     def warp_tiled_weight_grad(self) -> None:
+        if self.item == 2 and self.length in (16, 32, 48, 64):
+            self.matrix_weight_grad()
+            return
         tap_chunks, rows_of_warp = -(-self.taps // 16), 32
         while rows_of_warp > 1 and tap_chunks > 32 // rows_of_warp * (2 if self.wide == 8 else 4):
             rows_of_warp //= 2
@@ -284,6 +290,63 @@ class Walk:
                             self.tap_chunk(c)
                 for r in range(rows):
                     at = (part * self.h + h0 + r) * self.taps
+                    self.store("partials", range(at, at + self.taps))
+        self.sum_partials(parts)
+
+
+    # -- matrix.cuh ------------------------------------------------------------------------------
+
+    def fetch(self, tensor: str, b: int, end: int, h0: int, channels: int) -> None:
+        for sample in range(b, min(b + 16, end)):
+            first = (sample * self.h + h0) * self.length
+            self.load(tensor, range(first, first + channels * self.length, 8), 8)
+
+    def load_four(self) -> None:
+        self.operand_of_shared(16)
+
+    def channel_groups(self) -> Iterator[tuple[int, int]]:
+        for h0 in range(0, self.h, 8):
+            yield h0, min(8, self.h - h0)
+
+    def matrix_rows(self, mirrored: bool) -> None:
+        for first in range(0, self.b, 32):
+            end = min(self.b, first + 32)
+            for h0, channels in self.channel_groups():
+                self.warps += 8
+                for warp in range(channels):
+                    for e in range(self.length // 8):
+                        lanes = [(lane // 4, lane % 4) for lane in range(LANES)]
+                        if mirrored:
+                            taps = [8 * e + 2 * t - g for g, t in lanes]
+                            others = [j + 1 for j in taps]
+                        else:
+                            taps = [8 * e + g - 2 * t for g, t in lanes]
+                            others = [j - 1 for j in taps]
+                        for tap in (taps, others):
+                            inside = [j for j in tap if 0 <= j < self.taps]
+                            self.load("k", [(h0 + warp) * self.k + j for j in inside])
+                for b in range(first, end, 16):
+                    self.fetch("x", b, end, h0, channels)
+                    for _ in range(channels):
+                        for _ in range(self.length // 16):
+                            self.load_four()
+                    for sample in range(b, min(b + 16, end)):
+                        row = (sample * self.h + h0) * self.length
+                        self.store("y", range(row, row + channels * self.length, 8), 8)
+
+    def matrix_weight_grad(self) -> None:
+        parts = -(-self.b // (32 if self.b < 32 * 344 else 344))
+        for part in range(parts):
+            for h0, channels in self.channel_groups():
+                self.warps += 8
+                for b in range(part * 16, self.b, parts * 16):
+                    for tensor in ("gy", "x"):
+                        self.fetch(tensor, b, self.b, h0, channels)
+                        for _ in range(channels):
+                            for _ in range(self.length // 16):
+                                self.load_four()
+                for warp in range(channels):
+                    at = (part * self.h + h0 + warp) * self.taps
                     self.store("partials", range(at, at + self.taps))
         self.sum_partials(parts)
 

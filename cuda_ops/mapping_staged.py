@@ -167,7 +167,7 @@ def on_tensor_cores(case: Case) -> bool:
 
 
 def _matrix_rows(case: Case, mirrored: bool) -> Mapping:
-    """Each row is staged once; for each block a lane loads the taps of its fragments, two at a time.
+    """Each row is staged once; for each block a lane loads the taps of its fragments, in twos.
 
     Its element (g, t) of the fragment of diagonal e is tap 8 e + g - 2 t, or 8 e + 2 t - g, and the
     one before or after it.

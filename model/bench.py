@@ -20,6 +20,7 @@ from cuda_ops import BLOCK_KERNELS, KernelUnavailableError, prepare_kernel
 from cuda_ops.environment import processor
 from cuda_ops.timing import spread, tell, timed
 from model.losses import rmsle
+from model.precision import set_matmul_precision
 from model.published import PublishedS4ConvD
 from model.s4convd import S4ConvD
 
@@ -38,7 +39,7 @@ class Contender:
 
     Attributes:
         name: a kernel's, or `PUBLISHED`.
-        precision: of float32 products, as torch.set_float32_matmul_precision has it.
+        precision: of float32 products, see `model.precision`.
         graph: whether the whole step, the optimiser's too, is replayed from a CUDA graph.
     """
 
@@ -70,7 +71,7 @@ def training_step(of: Contender, batch: int, device: torch.device) -> Callable[[
     target = torch.rand(batch, device=device)
 
     def step() -> torch.Tensor:
-        torch.set_float32_matmul_precision(of.precision)
+        set_matmul_precision(of.precision)
         optimizer.zero_grad(set_to_none=True)
         loss = rmsle(network(x), target)
         loss.backward()

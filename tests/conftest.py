@@ -16,6 +16,7 @@ import torch
 import cuda_ops
 import train
 from cuda_ops import recorder
+from model.precision import set_matmul_precision
 
 INPUTS = Path(__file__).parent / "cases" / "inputs"
 TINY = {
@@ -104,10 +105,9 @@ torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
-def full_precision() -> Iterator[None]:
+def full_precision() -> None:
     """No test's TF32 is another's."""
-    yield
-    torch.set_float32_matmul_precision("highest")
+    set_matmul_precision("highest")
 
 
 @pytest.fixture(autouse=True)

@@ -4,21 +4,21 @@
 //   For one channel, y = x T: x is samples by steps, and T the Toeplitz matrix T[s][t] = k[t - s], zero below
 //   its diagonal. The input gradient is gy T', and the weight gradient has the sums along the diagonals of
 //   G = x' gy. In half precision the bytes are half as many, and multiply-adds in float32 would take twice as
-//   long as they do; tensor cores multiply 16 x 16 numbers by 16 x 8 with one instruction, exactly, and add up
-//   in float32. What lies wholly in T's zeros is left out. T's own fragments are few: 8 steps along a diagonal
-//   nothing changes, so a lane holds one register for each 8 taps.
+//   long as they do; tensor cores multiply 16 x 16 numbers by 16 x 8 with one instruction, exactly, and add
+//   up in float32. What lies wholly in T's zeros is left out. T's own fragments are few: 8 steps along a
+//   diagonal nothing changes, so a lane holds one register for each 8 taps.
 //
 // Threads to data
-//   A block has 8 channels, one a warp, and goes through its samples 16 at a time: 16 runs of memory, of 8 rows
-//   each, which all threads copy to shared memory, the next ones while these are worked on. There a warp has
-//   the rows of its channel to itself.
-//   forward, input gradient  the results take the place of the rows, and go out as they came in.
-//   weight gradient          G stays in registers over a part of the batch, which follows from B alone; at its
+//   A block has 8 channels, one a warp, and goes through its samples 16 at a time: 16 runs of memory, of 8
+//   rows each, which all threads copy to shared memory, the next ones while these are worked on. There a warp
+//   has the rows of its channel to itself. forward, input gradient  the results take the place of the rows,
+//   and go out as they came in. weight gradient          G stays in registers over a part of the batch, which
+//   follows from B alone; at its
 //                            end the diagonals are added up.
 //
-//   A zero of T times NaN is NaN: what is not finite would come out up to 15 steps before it came in. So where
-//   a result is not finite, its tile is computed once more without such inputs, and the results that they do
-//   reach by definition, one by one.
+//   A zero of T times NaN is NaN: what is not finite would come out up to 15 steps before it came in. So
+//   where a result is not finite, its tile is computed once more without such inputs, and the results that
+//   they do reach by definition, one by one.
 //
 // Cost
 //   The compulsory bytes, as in warp_tiled.cu.
@@ -55,9 +55,11 @@ struct Lane {
   int g, t;
 };
 
-__device__ Lane own_lane() { return {static_cast<int>(threadIdx.x) % 32 / 4, static_cast<int>(threadIdx.x) % 4}; }
+__device__ Lane own_lane() {
+  return {static_cast<int>(threadIdx.x) % 32 / 4, static_cast<int>(threadIdx.x) % 4};
+}
 
-using Sums = float[4];    // of a fragment of 16 x 8
+using Sums = float[4];     // of a fragment of 16 x 8
 using Rows = unsigned[4];  // a fragment of 16 x 16 factors, two to a register
 
 // Two neighbours in memory; a register of a fragment.

@@ -20,6 +20,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from cuda_ops import BLOCK_KERNELS, KernelUnavailableError, check_sizes, prepare_kernel
 from data.columns import DataError
 from data.gepiii import GEPIIIDataModule
+from model.precision import set_matmul_precision
 from model.training.callbacks.charts import Charts
 from model.training.callbacks.hparams import HParams, flatten
 from model.training.callbacks.memory import MemoryForecast
@@ -274,7 +275,7 @@ class TrainCLI(LightningCLI):
         """Set the precision of float32 products, and say whether it makes a difference."""
         asked = self.config[self.subcommand].matmul_precision
         precision = asked or ("high" if kernel == "fused" else "highest")
-        torch.set_float32_matmul_precision(precision)
+        set_matmul_precision(precision)
         return precision == "high" and device.type == "cuda"
 
     before_validate = before_test = before_predict = before_fit

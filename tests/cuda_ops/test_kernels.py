@@ -138,7 +138,7 @@ def test_every_type(dtype, variant) -> None:
 @pytest.mark.parametrize("dtype", HALF, ids=str)
 @pytest.mark.parametrize("length", [16, 32, 48, 64])
 def test_half_precision_in_samples_and_channels(length, dtype, variant) -> None:
-    """C06, 18: tensor cores take 16 samples and 8 channels at a time: full, short by one, one over."""
+    """C06, 18: tensor cores take 16 samples and 8 channels at once: full, one short, one over."""
     shapes = [(b, h, length, 7) for b in (15, 16, 17, 31, 33, 255, 257, 1025) for h in (1, 9)]
     shapes += [(3, h, length, length + 5) for h in (7, 8, 130)] + [(16385, 2, length, length)]
     assert wrong(shapes, variant, dtype) == {}

@@ -293,7 +293,6 @@ class Walk:
                     self.store("partials", range(at, at + self.taps))
         self.sum_partials(parts)
 
-
     # -- matrix.cuh ------------------------------------------------------------------------------
 
     def fetch(self, tensor: str, b: int, end: int, h0: int, channels: int) -> None:

@@ -149,6 +149,23 @@ def test_a_hundred_steps_with_every_kernel(run: Runner, monkeypatch: pytest.Monk
     assert difference > 1e-4
 
 
+@pytest.mark.parametrize(
+    ("options", "in_tf32"),
+    [
+        ([], False),
+        (["--step=published"], False),
+        (["--matmul_precision=high"], True),
+        (["--step=published", "--matmul_precision=high"], True),
+    ],
+)
+def test_full_precision_is_that_of_all_products(run: Runner, options, in_tf32) -> None:
+    """PyTorch has the published network's convolutions of size 1 in TF32, unless it is told."""
+    torch.backends.cudnn.allow_tf32 = not in_tf32
+    run(*NINE, "--kernel=pytorch", *options)
+    assert torch.backends.cudnn.allow_tf32 is in_tf32
+    assert torch.get_float32_matmul_precision() == ("high" if in_tf32 else "highest")
+
+
 @pytest.mark.slow
 @pytest.mark.gpu
 def test_a_hundred_steps_in_tf32(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:

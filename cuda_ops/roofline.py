@@ -158,7 +158,8 @@ def _less(largest: str, work: Traffic, ceilings: Ceilings) -> str:
     if largest == "on-chip":
         return OVERLAP[largest]
     if work.path == "forward":
-        return "fewer bytes: half precision, or one kernel with the operation before or after"
+        half = "half precision, or " if work.computed else ""  # which tensor cores compute in
+        return f"fewer bytes: {half}one kernel with the operation before or after"
     two = work.compulsory / ceilings.copy / 1e6 + work.compulsory / ceilings.read / 1e6
     one = 1.5 * work.compulsory / ceilings.add / 1e6
     return f"both gradients in one pass, {one:.3g} ms at the least where two take {two:.3g}"

@@ -88,7 +88,7 @@ class TrainCLI(LightningCLI):
             "--matmul_precision",
             type=Literal["highest", "high"] | None,
             default=None,
-            help="float32 products on a GPU in full, or in TF32: high (default with fused)",
+            help="float32 products on a GPU in full, or in TF32: high (with fused, published)",
         )
         parser.add_argument(
             "--runs",
@@ -203,7 +203,8 @@ class TrainCLI(LightningCLI):
         for callback in callbacks:
             if isinstance(callback, HParams):
                 callback.settings |= {"kernel": name, "model.kernel": name}
-        tf32 = ", products in TF32" if self._allow_tf32(name, device) else ""
+        usual = name == "fused" or step == "published"
+        tf32 = ", products in TF32" if self._allow_tf32(usual, device) else ""
         form = {"graph": ", replayed as a graph", "published": ", passes as published"}
         how = f"{note} on {device}{tf32}{form.get(step, '')}"
         rank_zero_info(f"model: S4ConvD, {size:,} parameters; kernel: {how}")
@@ -271,10 +272,15 @@ class TrainCLI(LightningCLI):
     def _refuse_fused_sizes(self) -> None:
         check_sizes(self.model.hparams["channels"], self.model.hparams["window"])
 
-    def _allow_tf32(self, kernel: str, device: torch.device) -> bool:
-        """Set the precision of float32 products, and say whether it makes a difference."""
+    def _allow_tf32(self, usual: bool, device: torch.device) -> bool:
+        """Set the precision of float32 products, and say whether it makes a difference.
+
+        It is `usual` for the fused block, which is written for TF32, and for the published passes:
+        PyTorch has their convolutions of size 1 in TF32 unless it is told, and in float32 their
+        step takes more than twice as long.
+        """
         asked = self.config[self.subcommand].matmul_precision
-        precision = asked or ("high" if kernel == "fused" else "highest")
+        precision = asked or ("high" if usual else "highest")
         set_matmul_precision(precision)
         return precision == "high" and device.type == "cuda"
 

@@ -165,7 +165,7 @@ class CompareCLI(TrainCLI):
             )
             check_sizes(config.model.channels, config.data.window)
         as_published = f"{name}, its FFT by {note}" if name == PUBLISHED else note
-        self.tf32[name] = self._allow_tf32(kernel_of(name), device)
+        self.tf32[name] = self._allow_tf32_for(name, device)
         return as_published + ", products in TF32" * self.tf32[name]
 
     def fit(self, **_: Any) -> None:
@@ -213,6 +213,10 @@ class CompareCLI(TrainCLI):
                 runs[kernel] = self._run(kernel, folder)
         return runs
 
+    def _allow_tf32_for(self, name: str, device: torch.device) -> bool:
+        published = PUBLISHED in (name, self.config.fit.step)
+        return self._allow_tf32(published or name == "fused", device)
+
     def _run(self, kernel: str, folder: Path) -> Run:
         """A model and a trainer of its own, from the same seed; the data stay where they are."""
         config = self.config.fit
@@ -225,7 +229,7 @@ class CompareCLI(TrainCLI):
         model = self.config_init.fit.model
         fastest = kernel == "fused" and config.step is None and not reason_against(trainer)
         model.run_as(model.kernel, replays=fastest)
-        self._allow_tf32(model.kernel, trainer.strategy.root_device)
+        self._allow_tf32_for(kernel, trainer.strategy.root_device)
         return train(trainer, model, self.datamodule)
 
     def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:

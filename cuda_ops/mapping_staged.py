@@ -15,7 +15,7 @@ SHARED_STAGED = 4096  # kStaged: numbers that it stages at once
 SHARED_PART = 256  # kSamples
 CHUNK = 16  # kChunk of warp_tiled
 TILED_WARPS = 4  # kWarps
-TILED_BLOCK = 8  # kRowSamples: samples of a block, forward and input gradient
+TILED_BLOCK = 16  # kRowSamples: samples of a block, forward and input gradient
 TILED_PART = 64  # kPartSamples; a quarter of it where the batch is smaller than 256 parts
 MATRIX_WARPS = 8  # matrix.cuh's kWarps, and channels of a block
 MATRIX_SAMPLES = 16  # kSamples
@@ -106,7 +106,7 @@ def _trips_of_taps(j0: int, taps: int, t0: int, t1: int, first: int, lanes: int)
 
 
 def tiled_rows(case: Case, mirrored: bool) -> Mapping:
-    """Each row is staged once, the filters once for each block of 8 samples.
+    """Each row is staged once, the filters once for each block of 16 samples.
 
     Output chunk o meets o whole tiles of 256 multiply-adds and the 136 of its first, or as many
     whole ones as there are taps for; a tile reads 16 taps and 16 inputs. The input gradient

@@ -18,9 +18,9 @@
 //   do not fit, fewer do, and several lanes share a row, each with its own chunks. Warps never wait for one
 //   another, but for the filters, which a block's four warps stage together when it starts.
 //   forward, input gradient  an output chunk replaces the input chunk that nobody needs any more, and the
-//                            tile is copied out as it came in. A block takes 8 samples and ends: on an
-//                            H200 such blocks copied the same tiles in 0.195 ms, a loop over the whole batch
-//                            in 0.200, presumably as reads and writes stay closer together.
+//                            tile is copied out as it came in. A block takes 16 samples and ends: on an
+//                            H200 such blocks copied the same tiles in 0.198 ms, a loop over the whole batch
+//                            in 0.200 to 0.206, presumably as reads and writes stay closer together.
 //   weight gradient          the lane adds up its taps' sums over a whole part of the batch, in registers;
 //                            each sample is summed first, which keeps the rounding error near that of one
 //                            sample. The next sample is fetched meanwhile. One partial sum for 64 samples:
@@ -51,7 +51,7 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
-constexpr int kRowSamples = 8;    // of a block, forward and input gradient
+constexpr int kRowSamples = 16;   // of a block, forward and input gradient
 constexpr int kPartSamples = 64;  // in a part of the batch, weight gradient
 constexpr bool kDouble = sizeof(accum) == 8;
 constexpr int kMostTapChunks = kDouble ? 2 : 4;  // whose sums a lane's registers hold in the weight gradient

@@ -148,7 +148,7 @@ def test_what_is_requested_falls_from_variant_to_variant() -> None:
     assert gb["naive"] == pytest.approx([20.13, 20.13, 19.73], abs=0.01)
     assert gb["coalesced"] == pytest.approx([23.15, 23.15, 19.73], abs=0.01)
     assert gb["shared"] == pytest.approx([1.21, 1.21, 0.81], abs=0.01)
-    assert gb["warp_tiled"] == pytest.approx([0.86, 0.86, 0.82], abs=0.01)
+    assert gb["warp_tiled"] == pytest.approx([0.83, 0.83, 0.82], abs=0.01)
 
 
 def test_the_two_bandwidths() -> None:

@@ -254,7 +254,7 @@ class Walk:
         if self.item == 2 and self.length in (16, 32, 48, 64):
             self.matrix_rows(mirrored)
             return
-        parts, groups = -(-self.b // 8), self.groups(32)
+        parts, groups = -(-self.b // 16), self.groups(32)
         for block in range(parts * len(groups)):
             part, (h0, rows) = block // len(groups), groups[block % len(groups)]
             self.warps += 4

@@ -5,7 +5,6 @@ from importlib.util import find_spec
 import numpy as np
 
 from data.baselines import log_windows, thinned
-from data.series import SeriesSet
 from data.windows import Windows
 
 TREES = 600
@@ -35,7 +34,7 @@ def lightgbm_forecast(train: Windows, test: Windows) -> np.ndarray:
     import lightgbm
 
     chosen = thinned(train, MAX_FIT_WINDOWS)
-    numbers = {name: number for number, name in enumerate(_names(train.series))}
+    numbers = {label: number for number, label in enumerate(train.series.labels())}
     inputs, level = _inputs(chosen, numbers)
     actual = np.log1p(np.maximum(train.series.reading[chosen.cell + train.length], 0))
     columns = inputs.shape[1]
@@ -49,12 +48,6 @@ def lightgbm_forecast(train: Windows, test: Windows) -> np.ndarray:
     return forecast
 
 
-def _names(series: SeriesSet) -> list[str]:
-    return [
-        f"{building} {meter}" for building, meter in zip(series.building, series.meter, strict=True)
-    ]
-
-
 def _inputs(windows: Windows, numbers: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
     """Inputs (n, L + 5), the meter's number last, and the level (n,) that they are relative to."""
     series = windows.series
@@ -62,7 +55,7 @@ def _inputs(windows: Windows, numbers: dict[str, int]) -> tuple[np.ndarray, np.n
     level = logs[:, -1]
     hour = series.hour_of(windows.cell) + windows.length
     day = hour // 24
-    of_series = np.array([numbers.get(name, np.nan) for name in _names(series)])
+    of_series = np.array([numbers.get(label, np.nan) for label in series.labels()])
     calendar = [hour % 24, day % 7, day % 365.25]
     meter = of_series[series.series_of(windows.cell)]
     columns = [logs - level[:, None], level, *calendar, meter]

@@ -1,5 +1,7 @@
 """Which column plays which part, and the one error that bad data raise."""
 
+from dataclasses import dataclass
+
 BUILDING, METER, TIME, READING, SITE = (
     "building_id",
     "meter",
@@ -8,8 +10,39 @@ BUILDING, METER, TIME, READING, SITE = (
     "site_id",
 )
 
+NO_METER = -1
+"""Stands for a meter's code in tables that have no column of them."""
+
 METER_NAMES = {0: "electricity", 1: "chilled water", 2: "steam", 3: "hot water"}
 """GEPIII's meter codes. Other codes are kept as they are and shown as `meter 4`."""
+
+
+SERIES = "series"
+"""What the id of a wide table's series is called: there, the header's names are the ids."""
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Which columns of a table play which part; as they are, those of GEPIII's meter file.
+
+    Args:
+        id: columns that name a series together; with none the table is one series.
+        timestamp: when a reading was taken.
+        target: the reading.
+        wide: a column for each series, under its name; `id` and `target` then mean nothing.
+        series: those columns of a wide table; None for all that play no other part.
+        time_format: how the times are written, as strptime has it; None to find it out.
+    """
+
+    id: tuple[str, ...] = (BUILDING, METER)
+    timestamp: str = TIME
+    target: str = READING
+    wide: bool = False
+    series: tuple[str, ...] | None = None
+    time_format: str | None = None
+
+
+GEPIII_ROLES = Roles()
 
 
 class DataError(ValueError):
@@ -18,7 +51,7 @@ class DataError(ValueError):
 
 def meter_label(code: int) -> str:
     """A meter code in words."""
-    return METER_NAMES.get(code, f"meter {code}")
+    return "series" if code == NO_METER else METER_NAMES.get(code, f"meter {code}")
 
 
 def meter_code(name: str) -> int | None:
@@ -31,13 +64,18 @@ def meter_code(name: str) -> int | None:
     return by_name.get(plain)
 
 
-def require_columns(path: object, present: list[str], needed: tuple[str, ...]) -> None:
+def require_columns(
+    path: object,
+    present: list[str],
+    needed: tuple[str, ...],
+    remedy: str = "Rename the column, or name another file.",
+) -> None:
     """Raise a `DataError` that names the columns of `path` that are needed and not there."""
     missing = [name for name in needed if name not in present]
     if missing:
         raise DataError(
             f"{path}: no column {', '.join(map(repr, missing))}; the file's columns are "
-            f"{', '.join(present)}. Rename the column, or name another file."
+            f"{', '.join(present)}. {remedy}"
         )
     twice = [name for name in needed if present.count(name) > 1]
     if twice:

@@ -1,4 +1,4 @@
-"""Building meters in the layout of GEPIII (the ASHRAE contest), as a LightningDataModule."""
+"""Hourly meters, in the layout of GEPIII (the ASHRAE contest) or any other, as a DataModule."""
 
 import hashlib
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from data import boosting, building_physics, synthetic
 from data.baselines import linear_forecast, naive_forecasts
 from data.cache import cache_folder, cached_series
-from data.columns import DataError
+from data.columns import GEPIII_ROLES, TIME, DataError, Roles
 from data.load import Source
 from data.rules import GEPIII_UTC_OFFSET
 from data.scaling import fit_scaling
@@ -24,6 +24,7 @@ from data.splits import Range, split_ranges
 from data.windows import Batch, DeviceSeries, WindowLoader, Windows, find_windows
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
+RESERVED = ("prediction", "forecast", "rows")  # columns of predictions.csv and scores.csv
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,20 @@ class Part:
 
 
 class GEPIIIDataModule(L.LightningDataModule):
-    """Hourly building meters and weather: folders or files of the GEPIII layout.
+    """Hourly meters and weather: folders or files of the GEPIII layout, or a table of one's own.
 
-    Without `root` and paths a seeded stand-in of the same layout is generated in the cache.
+    Without `root` and paths a seeded stand-in of GEPIII's layout is generated in the cache.
 
     Args:
+        path: a table of readings, split by time; `id`, `timestamp` and `target` are its columns.
+        id: columns that name a series together; [] if the table is one series.
+        timestamp: the column of times.
+        time_format: how they are written, '%d.%m.%Y %H:%M' say; found out, where there is one way.
+        target: the column of readings.
+        layout: long has a row for each reading; wide a row for each time, a column for each series.
+        series: those columns of a wide table; without it, all that play no other part.
         root: folder with train, weather_train and building_metadata (.csv, .csv.gz or .parquet).
-        train_path: the meter file, if not in `root`.
+        train_path: the meter file, if not in `root`; `path` by another name.
         val_path: a separate file for validation; without it, a part of the time of train_path.
         test_path: a separate file for test; likewise.
         predict_path: a file to predict; without it, the test part.
@@ -54,7 +62,8 @@ class GEPIIIDataModule(L.LightningDataModule):
         val_fraction: share of time for validation, where no dates are given.
         test_fraction: share of time for test, where no dates are given.
         window: hours that the model sees.
-        covariates: columns beside the reading, of the weather or of the meter file.
+        covariates: columns beside the reading, of the weather or of the meter file; none beside
+            `path`, unless they are named.
         meters: meter codes to use (0 electricity, 1 chilled water, 2 steam, 3 hot water).
         rules: whose known errors to mend: none, gepiii or cambridge.
         utc_offset: hours to add to the weather's time stamps to get the meters' local time, for all
@@ -68,6 +77,13 @@ class GEPIIIDataModule(L.LightningDataModule):
 
     def __init__(
         self,
+        path: Path | None = None,
+        id: str | list[str] = ["building_id", "meter"],  # noqa: B006 (as covariates below)
+        timestamp: str = GEPIII_ROLES.timestamp,
+        time_format: str | None = None,
+        target: str = GEPIII_ROLES.target,
+        layout: Literal["long", "wide"] = "long",
+        series: list[str] | None = None,
         root: Path | None = None,
         train_path: Path | None = None,
         val_path: Path | None = None,
@@ -97,8 +113,17 @@ class GEPIIIDataModule(L.LightningDataModule):
         _require(0 < fraction <= 1, f"--data.fraction must be in (0, 1], not {fraction}")
         shares = val_fraction > 0 and test_fraction > 0 and val_fraction + test_fraction < 1
         _require(shares, "--data.val_fraction and --data.test_fraction must be > 0, their sum < 1")
+        _require(not (path and train_path), "--data.path and --data.train_path name one file twice")
+        _require(series is None or layout == "wide", "--data.series is for --data.layout wide")
+        ids = (id,) if isinstance(id, str) else tuple(id)
+        named = None if series is None else tuple(series)
+        self.roles = Roles(ids, timestamp, target, layout == "wide", named, time_format)
+        for word in sorted({TIME, *RESERVED} & set(ids)):
+            raise DataError(
+                f"--data.id: {word!r} is what a column of our own files is called; rename it"
+            )
         self.root = root
-        self.paths = {"train": train_path, "val": val_path, "test": test_path}
+        self.paths = {"train": path or train_path, "val": val_path, "test": test_path}
         self.predict_path = predict_path
         self.weather_path = weather_path
         self.metadata_path = metadata_path
@@ -163,6 +188,7 @@ class GEPIIIDataModule(L.LightningDataModule):
             _require(path is None or path.is_file(), f"there is no file {path}")
         return Source(
             meters_path=meters_path,
+            roles=self.roles,
             weather_path=self.weather_path or self._find("weather_train"),
             metadata_path=self.metadata_path or self._find("building_metadata"),
             covariates=self.covariates,
@@ -187,6 +213,17 @@ class GEPIIIDataModule(L.LightningDataModule):
         if text not in self._said:
             self._said.add(text)
             rank_zero_info(f"data: {text}")
+
+    def read(self) -> tuple[Path, SeriesSet]:
+        """The table that is trained on, and its series, before anything is made of them."""
+        path = self.paths["train"] or self._find("train")
+        if path is None:
+            raise DataError(
+                f"--data.root: {self.root} holds no train{', train'.join(SUFFIXES)}"
+                if self.root
+                else "name the table with --data.path, or its folder with --data.root"
+            )
+        return path, self._load(path)
 
     # -- splits --------------------------------------------------------------------------------
 
@@ -219,14 +256,7 @@ class GEPIIIDataModule(L.LightningDataModule):
         """The splits: parts of the time of one file, or whole files of their own."""
         paths = self.paths | {"train": self.paths["train"] or self._find("train")}
         if paths["val"] is None and paths["test"] is None:
-            path = paths["train"]
-            if path is None:
-                raise DataError(
-                    f"--data.root: {self.root} holds no train{', train'.join(SUFFIXES)}"
-                    if self.root
-                    else "name the meter file with --data.train_path or its folder with --data.root"
-                )
-            series = self._load(path)
+            path, series = self.read()
             reaches = split_ranges(series, self.ends, self.val_fraction, self.test_fraction)
             return {split: Part(series, reach, path) for split, reach in reaches.items()}
         _require(
@@ -301,9 +331,7 @@ class GEPIIIDataModule(L.LightningDataModule):
     def _describe(self, series: SeriesSet) -> None:
         counts = ", ".join(f"{split} {len(self.windows[split]):,}" for split in self.windows)
         start, end = (stamp(hour) for hour in series.span())
-        self._say(
-            f"{len(series)} meters of {np.unique(series.building).size} buildings, {start} to {end}"
-        )
+        self._say(f"{series.counted()}, {start} to {end}")
         self._say(f"windows of {self.window} h: {counts}")
 
     # -- loaders -------------------------------------------------------------------------------

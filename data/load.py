@@ -1,16 +1,29 @@
-"""Files of the GEPIII layout into a `SeriesSet`: read, order, refuse or repair, lay out by hour."""
+"""A table of readings into a `SeriesSet`: read, order, refuse or repair, lay out by hour."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from data.columns import BUILDING, METER, READING, SITE, TIME, DataError, require_columns
-from data.read import column_names, read_columns, row_name
+from data.columns import (
+    BUILDING,
+    GEPIII_ROLES,
+    METER,
+    SERIES,
+    SITE,
+    DataError,
+    Roles,
+    require_columns,
+)
+from data.read import Kind, column_names, read_columns, row_name
 from data.series import SeriesSet, stamp
 from data.weather import add_covariates
 
-KEYS = (BUILDING, METER, TIME, READING)
+NAME_THEM = (
+    "Say which column is what: --data.timestamp, --data.target and, for what names a series, "
+    "--data.id (or --data.layout wide, if each series has a column)."
+)
+SHORT = {BUILDING: "building ", SERIES: ""}
 
 
 @dataclass(frozen=True)
@@ -18,6 +31,7 @@ class Source:
     """Files of one data set, and how they are to be read."""
 
     meters_path: Path
+    roles: Roles = GEPIII_ROLES
     weather_path: Path | None = None
     metadata_path: Path | None = None
     covariates: tuple[str, ...] = ()
@@ -32,67 +46,144 @@ class Source:
         return [p for p in (self.meters_path, self.weather_path, self.metadata_path) if p]
 
 
+@dataclass
+class Readings:
+    """The n readings of a table, in the order of the file."""
+
+    path: Path
+    lines: int  # rows of the file: reading i is from row i modulo this
+    ids: dict[str, np.ndarray]  # column -> (n,)
+    names: np.ndarray | None  # what the numbers in `ids` stand for, in a wide table
+    hour: np.ndarray  # (n,) int64
+    reading: np.ndarray  # (n,) float64
+    covariates: dict[str, np.ndarray]  # column -> (n,)
+    notes: list[str] = field(default_factory=list)
+
+    def row(self, index: int) -> str:
+        """Where a person finds a reading."""
+        return row_name(self.path, int(index) % self.lines)
+
+    def label(self, index: int) -> str:
+        """What names the series of a reading."""
+        words = []
+        for name, values in self.ids.items():
+            value = values[index] if self.names is None else self.names[values[index]]
+            words.append(f"{SHORT.get(name, name + ' ')}{value}")
+        return ", ".join(words) or "the series"
+
+
 def load_series(source: Source) -> SeriesSet:
     """Read the files of `source`.
 
     Raises:
         DataError: what cannot be used, with file, column, row and remedy.
     """
-    path = source.meters_path
-    names = column_names(path)
-    require_columns(path, names, KEYS)
-    own = [name for name in source.covariates if name in names]
-    columns, notes = read_columns(path, [*KEYS, *own])
-    kept = _kept_rows(source, columns)
-    order = _resolve_duplicates(source, columns, *_order(columns, kept), notes)
-    series, cell = _lay_out(columns, order, notes)
-    _clip_negative(source, columns[READING], kept, series)
+    table = (_read_wide if source.roles.wide else _read_long)(source)
+    kept = _kept_rows(source, table)
+    order = _resolve_duplicates(source, table, *_order(table, kept))
+    series, cell = _lay_out(table, order)
+    _clip_negative(source, table, kept, series)
     _add_sites(source, series)
-    own_values = {name: columns[name][order] for name in own}
-    add_covariates(
-        series, source.covariates, own_values, cell, path, source.weather_path, source.utc_offset
-    )
+    own = {name: values[order] for name, values in table.covariates.items()}
+    weather = source.weather_path
+    add_covariates(series, source.covariates, own, cell, table.path, weather, source.utc_offset)
     return series
 
 
-def _kept_rows(source: Source, columns: dict[str, np.ndarray]) -> np.ndarray:
+def _read_long(source: Source) -> Readings:
+    """A table with a row for each reading."""
+    path, roles = source.meters_path, source.roles
+    present = column_names(path)
+    as_gepiii = roles == GEPIII_ROLES
+    needed = (*roles.id, roles.timestamp, roles.target)
+    require_columns(path, present, needed, NAME_THEM)
+    kinds: dict[str, Kind] = dict.fromkeys(roles.id, "id")
+    if as_gepiii:
+        kinds[METER] = "meter"
+    kinds |= {roles.timestamp: "time", roles.target: "number"}
+    own = [name for name in source.covariates if name in present]
+    kinds |= dict.fromkeys(own, "number")
+    columns, notes = read_columns(path, kinds, roles.time_format)
+    return Readings(
+        path=path,
+        lines=columns[roles.target].size,
+        ids={name: columns[name] for name in roles.id},
+        names=None,
+        hour=columns[roles.timestamp],
+        reading=columns[roles.target],
+        covariates={name: columns[name] for name in own},
+        notes=notes,
+    )
+
+
+def _read_wide(source: Source) -> Readings:
+    """A table with a row for each time and a column for each series."""
+    path, roles = source.meters_path, source.roles
+    present = column_names(path)
+    others = {roles.timestamp, *source.covariates}
+    names = roles.series or tuple(name for name in present if name not in others)
+    require_columns(path, present, (roles.timestamp, *names), NAME_THEM)
+    if not names:
+        raise DataError(f"{path}: no column is left for a series. {NAME_THEM}")
+    own = [name for name in source.covariates if name in present]
+    kinds: dict[str, Kind] = {roles.timestamp: "time"}
+    kinds |= dict.fromkeys([*names, *own], "number")
+    columns, notes = read_columns(path, kinds, roles.time_format)
+    hour = columns[roles.timestamp]
+    return Readings(
+        path=path,
+        lines=hour.size,
+        ids={SERIES: np.repeat(np.arange(len(names)), hour.size)},
+        names=np.array(names),
+        hour=np.tile(hour, len(names)),
+        reading=np.concatenate([columns[name] for name in names]),
+        covariates={name: np.tile(columns[name], len(names)) for name in own},
+        notes=notes,
+    )
+
+
+def _kept_rows(source: Source, table: Readings) -> np.ndarray:
     """Indices of the rows of the meters asked for."""
-    path, meter = source.meters_path, columns[METER]
-    if not meter.size:
-        raise DataError(f"{path}: the file has a header and no rows; name one with readings")
+    if not table.reading.size:
+        raise DataError(f"{table.path}: the file has a header and no rows; name one with readings")
     if source.meters is None:
-        return np.arange(meter.size)
+        return np.arange(table.reading.size)
+    if METER not in table.ids or source.roles != GEPIII_ROLES:
+        raise DataError("--data.meters chooses by GEPIII's meter codes, which this table has not")
+    meter = table.ids[METER]
     kept = np.flatnonzero(np.isin(meter, source.meters))
     if not kept.size:
         present = ", ".join(str(code) for code in np.unique(meter))
-        raise DataError(f"{path}: no row of meter {list(source.meters)}; the file has {present}")
+        raise DataError(
+            f"{table.path}: no row of meter {list(source.meters)}; the file has {present}"
+        )
     return kept
 
 
-def _order(columns: dict[str, np.ndarray], kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows by building, meter and hour, and one ascending key of the three for each."""
-    building, meter, hour = (columns[name][kept] for name in (BUILDING, METER, TIME))
-    # Ranks by bisection: `np.unique` with its inverse sorts all rows, and takes four times as long.
-    building = np.searchsorted(np.unique(building), building)
-    meter = np.searchsorted(np.unique(meter), meter)
+def _order(table: Readings, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows by series and hour, and one ascending key of both for each."""
+    hour = table.hour[kept]
     hour -= hour.min()
-    key = (building * (meter.max() + 1) + meter) * (hour.max() + 1) + hour
+    key = np.zeros(kept.size, dtype=np.int64)
+    for values in table.ids.values():
+        values = values[kept]
+        # Ranks by bisection: `np.unique` with its inverse sorts all rows, and takes four times as
+        # long.
+        present = np.unique(values)
+        key = key * present.size + np.searchsorted(present, values)
+    key = key * (hour.max() + 1) + hour
     order = np.argsort(key, kind="stable")
     return kept[order], key[order]
 
 
 def _resolve_duplicates(
-    source: Source,
-    columns: dict[str, np.ndarray],
-    order: np.ndarray,
-    key: np.ndarray,
-    notes: list[str],
+    source: Source, table: Readings, order: np.ndarray, key: np.ndarray
 ) -> np.ndarray:
     """One row an hour: equal ones are dropped, contradicting ones refused unless told otherwise."""
     new = np.r_[True, key[1:] != key[:-1]]
     if new.all():
         return order
-    path, reading = source.meters_path, columns[READING]
+    path, reading = table.path, table.reading
     start = np.flatnonzero(new)
     hour_of_row = np.cumsum(new) - 1
     first = order[start][hour_of_row]
@@ -101,9 +192,8 @@ def _resolve_duplicates(
     if clash.size and source.duplicates == "error":
         a, b = first[clash[0]], order[clash[0]]
         raise DataError(
-            f"{path}, {row_name(path, a)} and {row_name(path, b)}: "
-            f"building {columns[BUILDING][a]}, meter {columns[METER][a]} "
-            f"has two readings at {stamp(columns[TIME][a])}, "
+            f"{path}, {table.row(a)} and {table.row(b)}: {table.label(a)} "
+            f"has two readings at {stamp(table.hour[a])}, "
             f"{reading[a]:g} and {reading[b]:g}; {clash.size} row(s) contradict another. "
             "Mend the file or pass --data.duplicates first, last or mean."
         )
@@ -111,24 +201,26 @@ def _resolve_duplicates(
     note = f"{path.name}: {dropped:,} duplicate {'row' if dropped == 1 else 'rows'} dropped"
     if clash.size:
         note += f"; {clash.size} contradicted another, resolved by '{source.duplicates}'"
-    notes.append(note)
+    table.notes.append(note)
     if source.duplicates == "mean":
         count = np.bincount(hour_of_row, ~blank)
         total = np.bincount(hour_of_row, np.nan_to_num(reading[order]))
-        columns[READING] = reading = reading.copy()  # what was read may be read-only
+        table.reading = reading = reading.copy()  # what was read may be read-only
         reading[order[start]] = total / np.where(count, count, np.nan)
     last = np.r_[start[1:], order.size] - 1
     return order[last if source.duplicates == "last" else start]
 
 
-def _lay_out(
-    columns: dict[str, np.ndarray], order: np.ndarray, notes: list[str]
-) -> tuple[SeriesSet, np.ndarray]:
+def _lay_out(table: Readings, order: np.ndarray) -> tuple[SeriesSet, np.ndarray]:
     """The series on their hourly grid, and the cell of each ordered row."""
-    building, meter, hour, reading = (columns[name][order] for name in KEYS)
-    new = np.r_[True, (building[1:] != building[:-1]) | (meter[1:] != meter[:-1])]
+    ids = {name: values[order] for name, values in table.ids.items()}
+    hour, reading = table.hour[order], table.reading[order]
+    new = np.r_[True, np.zeros(order.size - 1, dtype=bool)]
+    for values in ids.values():
+        new[1:] |= values[1:] != values[:-1]
     start = np.flatnonzero(new)
     last = np.r_[start[1:], order.size] - 1
+    _refuse_sparse(table, hour, new)
     first_hour = hour[start]
     offset = np.r_[0, np.cumsum(hour[last] - first_hour + 1)]
     of_row = np.cumsum(new) - 1
@@ -137,35 +229,45 @@ def _lay_out(
     grid[cell] = reading
     blank = int(np.isnan(reading).sum())
     if grid.size - order.size + blank:
-        notes.append(
+        table.notes.append(
             f"readings: {grid.size - order.size:,} hours have no row and {blank:,} rows no "
             "reading; windows that need one are left out"
         )
+    of_series = {name: values[start] for name, values in ids.items()}
+    if table.names is not None:
+        of_series = {name: table.names[values] for name, values in of_series.items()}
     series = SeriesSet(
-        building=building[start],
-        meter=meter[start],
+        ids=of_series,
         site=np.zeros(start.size, dtype=np.int64),
         first_hour=first_hour,
         offset=offset,
         reading=grid,
         covariates=np.empty((0, 0), dtype=np.float32),
         covariate_start=np.zeros(start.size, dtype=np.int64),
-        notes=notes,
+        notes=table.notes,
     )
     return series, cell
 
 
-def _clip_negative(
-    source: Source, reading: np.ndarray, kept: np.ndarray, series: SeriesSet
-) -> None:
+def _refuse_sparse(table: Readings, hour: np.ndarray, new: np.ndarray) -> None:
+    """Daily readings, say, would make a grid of gaps, in which no window is whole."""
+    steps = np.diff(hour)[~new[1:]]
+    if steps.size >= 3 and (steps > 1).all():
+        raise DataError(
+            f"{table.path}: no two readings of a series are an hour apart, most are "
+            f"{int(np.median(steps))} hours; hourly series are needed"
+        )
+
+
+def _clip_negative(source: Source, table: Readings, kept: np.ndarray, series: SeriesSet) -> None:
     """Energy is not negative, and the logarithm ends at -1: set to zero, unless told to keep."""
-    negative = kept[reading[kept] < 0]
+    negative = kept[table.reading[kept] < 0]
     if not negative.size:
         return
     first = int(negative[0])
     note = (
-        f"{source.meters_path.name}: {negative.size:,} negative readings, the first is "
-        f"{reading[first]:g} in {row_name(source.meters_path, first)}; "
+        f"{table.path.name}: {negative.size:,} negative readings, the first is "
+        f"{table.reading[first]:g} in {table.row(first)}; "
     )
     if source.negative == "clip":
         np.maximum(series.reading, 0, out=series.reading)
@@ -179,14 +281,20 @@ def _add_sites(source: Source, series: SeriesSet) -> None:
     path = source.metadata_path
     if path is None:
         return
+    if BUILDING not in series.ids:
+        raise DataError(
+            f"{path}: names the site of a {BUILDING}, and {source.meters_path} has no such id; "
+            f"add --data.id {BUILDING}, or leave the file out"
+        )
     require_columns(path, column_names(path), (BUILDING, SITE))
-    columns, _ = read_columns(path, [BUILDING, SITE])
+    columns, _ = read_columns(path, {BUILDING: "id", SITE: "id"})
     site = dict(zip(columns[BUILDING].tolist(), columns[SITE].tolist(), strict=True))
-    strangers = sorted({b for b in series.building.tolist() if b not in site})
+    buildings = series.ids[BUILDING].tolist()
+    strangers = sorted({building for building in buildings if building not in site})
     if strangers:
         raise DataError(
             f"{path}: no row for building {', '.join(map(str, strangers[:5]))}"
             f"{' and others' if len(strangers) > 5 else ''}, which {source.meters_path} names; "
             "add it, so that its site and weather are known"
         )
-    series.site = np.array([site[b] for b in series.building.tolist()])
+    series.site = np.array([site[building] for building in buildings])

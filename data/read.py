@@ -2,10 +2,12 @@
 
 import csv
 import gzip
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -13,12 +15,20 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from data.columns import BUILDING, METER, METER_NAMES, SITE, TIME, DataError, meter_code
+from data.columns import METER_NAMES, DataError, meter_code
 
 SEPARATORS = ",;\t|"
 NULLS = ["", "NA", "N/A", "#N/A", "n/a", "NaN", "nan", "null", "NULL", "None"]
-IDS = (BUILDING, SITE)
 HEADER_LINE = 1
+
+Kind = Literal["time", "meter", "id", "number"]
+
+DATES = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y/%m/%d")
+CLOCKS = ("%H:%M:%S", "%H:%M", "%I:%M:%S %p", "%I:%M %p")
+TIME_FORMATS = tuple(f"{date} {clock}" for date in DATES for clock in CLOCKS)
+"""What is tried where times are not written as in ISO 8601, 2016-12-31 23:00."""
+
+ZONE = re.compile(r"\d(Z|[+-]\d\d:?\d\d)$")
 
 
 def column_names(path: Path) -> list[str]:
@@ -29,14 +39,19 @@ def column_names(path: Path) -> list[str]:
         return _csv_dialect(path)[0]
 
 
-def read_columns(path: Path, wanted: list[str]) -> tuple[dict[str, np.ndarray], list[str]]:
+def read_columns(
+    path: Path, wanted: dict[str, Kind], time_format: str | None = None
+) -> tuple[dict[str, np.ndarray], list[str]]:
     """Read some columns of a csv, csv.gz or Parquet file.
 
     Args:
         path: the file.
-        wanted: names, all present. `timestamp` becomes int64 hours since 1970-01-01 (of the time
-            as written), `meter` int64 codes, ids int64 (or text, where some are not whole numbers),
-            all others float64 with NaN for a blank, a null word or a value beyond float32.
+        wanted: names, all present, and what they are. A time becomes int64 hours since 1970-01-01
+            (of the time as written), a meter its int64 code, an id int64 (or text, where some are
+            no whole numbers), a number float64, NaN for a blank, a null word or a value beyond
+            float32.
+        time_format: how times are written; None: as ISO 8601 has it, or another of the world's
+            ways that fits all of them and is the only one.
 
     Returns:
         The columns by name, each (rows,), and notes on what was decided while reading.
@@ -47,22 +62,22 @@ def read_columns(path: Path, wanted: list[str]) -> tuple[dict[str, np.ndarray], 
     notes: list[str] = []
     with _naming(path):
         if _is_parquet(path):
-            table = pq.read_table(path, columns=wanted)
+            table = pq.read_table(path, columns=list(wanted))
         else:
             table = _read_csv(path, wanted, notes)
     columns: dict[str, np.ndarray] = {}
-    for name in wanted:
+    for name, kind in wanted.items():
         column = table.column(name)
         if pa.types.is_dictionary(column.type):
             column = pc.cast(column, column.type.value_type)
         if pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
             column = pc.cast(column, pa.string())
         where = f"{path}, column {name}"
-        if name == TIME:
-            columns[name] = _hours(column, where, path)
-        elif name == METER:
+        if kind == "time":
+            columns[name] = _hours(column, where, path, time_format, notes)
+        elif kind == "meter":
             columns[name] = _meter_codes(column, where, path)
-        elif name in IDS:
+        elif kind == "id":
             columns[name] = _identifiers(column, where, path)
         else:
             columns[name] = _numbers(column, where, path, notes)
@@ -103,18 +118,17 @@ def _csv_dialect(path: Path) -> tuple[list[str], str, str]:
     return [name.strip() for name in names], separator, "," if comma else "."
 
 
-def _read_csv(path: Path, wanted: list[str], notes: list[str]) -> pa.Table:
+def _read_csv(path: Path, wanted: dict[str, Kind], notes: list[str]) -> pa.Table:
     names, separator, decimal = _csv_dialect(path)
     if (separator, decimal) != (",", "."):
         notes.append(f"{path.name}: read with separator {separator!r} and decimal mark {decimal!r}")
-    text = (TIME, METER, *IDS)
+    types = {"number": pa.float64(), "time": pa.timestamp("s")}
     options = pacsv.ConvertOptions(
-        column_types={name: pa.float64() for name in wanted if name not in text}
-        | ({TIME: pa.timestamp("s")} if TIME in wanted else {}),
+        column_types={name: types[kind] for name, kind in wanted.items() if kind in types},
         null_values=NULLS,
         strings_can_be_null=True,
         decimal_point=decimal,
-        include_columns=wanted,
+        include_columns=list(wanted),
     )
     read = pacsv.ReadOptions(column_names=names, skip_rows=HEADER_LINE)
     parse = pacsv.ParseOptions(delimiter=separator)
@@ -127,7 +141,7 @@ def _read_csv(path: Path, wanted: list[str], notes: list[str]) -> pa.Table:
     options.column_types = dict.fromkeys(wanted, pa.string())
     table = pacsv.read_csv(path, read, parse, options)
     if decimal == ",":
-        for name in set(wanted) - set(text):
+        for name in (name for name, kind in wanted.items() if kind == "number"):
             plain = pc.replace_substring(table.column(name), ",", ".")
             table = table.set_column(table.schema.get_field_index(name), name, plain)
     return table
@@ -168,21 +182,66 @@ def _refuse_nulls(column: pa.ChunkedArray, where: str, path: Path) -> None:
         )
 
 
-def _hours(column: pa.ChunkedArray, where: str, path: Path) -> np.ndarray:
+def _hours(
+    column: pa.ChunkedArray, where: str, path: Path, time_format: str | None, notes: list[str]
+) -> np.ndarray:
     if pa.types.is_timestamp(column.type) and column.type.tz is not None:
         raise DataError(
             f"{where}: the times carry the zone {column.type.tz}; write local times without a zone"
         )
     remedy = "write whole hours of local time as 2016-12-31 23:00:00, without a zone"
     _refuse_nulls(column, where, path)
+    if pa.types.is_string(column.type):
+        column = pc.utf8_trim_whitespace(column)
+        column = _parsed(column, where, path, time_format, notes)
     seconds = _cast(column, pa.timestamp("s"), where, path, remedy).to_numpy().astype(np.int64)
     odd = np.flatnonzero(seconds % 3600)
     if odd.size:
         stamp = np.datetime64(int(seconds[odd[0]]), "s")
+        step = int(np.diff(np.unique(seconds)).min(initial=3600))
+        every = f"; there is one every {step // 60} minutes" if step in range(60, 3600, 60) else ""
         raise DataError(
-            f"{where}, {row_name(path, int(odd[0]))}: {stamp} is not a whole hour; {remedy}"
+            f"{where}, {row_name(path, int(odd[0]))}: {stamp} is not a whole hour{every}; {remedy}"
         )
     return seconds // 3600
+
+
+def _parsed(
+    column: pa.ChunkedArray, where: str, path: Path, time_format: str | None, notes: list[str]
+) -> pa.ChunkedArray:
+    """Times that were written in another way than ISO 8601's; others as they are."""
+    if time_format is None:
+        try:
+            pc.cast(column, pa.timestamp("s"))
+        except pa.ArrowInvalid:
+            pass
+        else:
+            return column
+        zoned = next((text for text in column.slice(0, 1).to_pylist() if ZONE.search(text)), None)
+        if zoned is not None:
+            raise DataError(
+                f"{where}: {zoned!r} carries a zone; write local times without one, where the hour "
+                "that a clock change doubles has one reading"
+            )
+    fitting = {}
+    for known in TIME_FORMATS if time_format is None else (time_format,):
+        times = pc.strptime(column, known, unit="s", error_is_null=True)
+        if not times.null_count:
+            fitting[known] = times
+        elif time_format is not None:
+            bad = int(np.flatnonzero(times.is_null().to_numpy())[0])
+            raise DataError(
+                f"{where}, {row_name(path, bad)}: {column[bad].as_py()!r} is not written as "
+                f"--data.time_format {time_format!r} has it"
+            )
+    if len(fitting) > 1:
+        raise DataError(
+            f"{where}: {column[0].as_py()!r} may be read as {' or '.join(map(repr, fitting))}; say "
+            "which with --data.time_format"
+        )
+    if time_format is None and fitting:
+        notes.append(f"{where}: read as {next(iter(fitting))}")
+    return next(iter(fitting.values()), column)
 
 
 def _meter_codes(column: pa.ChunkedArray, where: str, path: Path) -> np.ndarray:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from data.columns import DataError
+from data.columns import BUILDING, DataError
 from data.series import SeriesSet
 
 KBTU_TO_KWH = 0.2931
@@ -76,9 +76,10 @@ def stuck_runs(series: SeriesSet, hours: int) -> None:
 
 def gepiii(series: SeriesSet) -> None:
     """GEPIII's known errors, by the rules that the best public solutions agree on."""
-    if series.building.dtype.kind not in "iu":
+    buildings = series.ids.get(BUILDING)
+    if buildings is None or buildings.dtype.kind not in "iu":
         raise DataError("--data.rules gepiii is for GEPIII's own building numbers; use none")
-    building = series.building[series.cell_series()]
+    building = buildings[series.cell_series()]
     meter = series.meter[series.cell_series()]
     site_0 = (building <= 104) & (meter == 0)
     _blank(

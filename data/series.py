@@ -10,7 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from data.columns import meter_label
+from data.columns import BUILDING, METER, NO_METER, SERIES, meter_label
+
+ID = "id "  # before a column's name, in the file that `SeriesSet.save` writes
+OTHERS = ("ids", "notes")  # fields that are no arrays
 
 
 @dataclass
@@ -21,8 +24,7 @@ class SeriesSet:
     `covariate_start` says where a series' first hour stands in either case.
     """
 
-    building: np.ndarray  # (S,) int64 or text
-    meter: np.ndarray  # (S,) int64
+    ids: dict[str, np.ndarray]  # column -> (S,) int64 or text; all of them together name a series
     site: np.ndarray  # (S,) int64 or text
     first_hour: np.ndarray  # (S,) int64 hours since 1970-01-01, local time
     offset: np.ndarray  # (S + 1,) int64; series s is cells offset[s] to offset[s + 1]
@@ -32,7 +34,15 @@ class SeriesSet:
     notes: list[str] = field(default_factory=list)  # what was dropped, filled or repaired
 
     def __len__(self) -> int:
-        return len(self.meter)
+        return self.offset.size - 1
+
+    @property
+    def meter(self) -> np.ndarray:
+        """(S,) int64, GEPIII's codes; `NO_METER` where the table has no column of them."""
+        codes = self.ids.get(METER)
+        if codes is None or codes.dtype.kind not in "iu":
+            return np.full(len(self), NO_METER)
+        return codes
 
     @property
     def length(self) -> np.ndarray:
@@ -66,18 +76,40 @@ class SeriesSet:
         return int(self.first_hour.min()), int((self.first_hour + self.length).max()) - 1
 
     def name(self, series: int) -> str:
-        """Building and meter in words."""
-        return f"building {self.building[series]}, {meter_label(int(self.meter[series]))}"
+        """What the columns call a series, in words."""
+        words = {name: f"{name} {values[series]}" for name, values in self.ids.items()}
+        if BUILDING in words:
+            words[BUILDING] = f"building {self.ids[BUILDING][series]}"
+        if SERIES in words:
+            words[SERIES] = str(self.ids[SERIES][series])
+        code = int(self.meter[series])
+        if code != NO_METER:
+            words[METER] = meter_label(code)
+        return ", ".join(words.values()) or "the series"
+
+    def counted(self) -> str:
+        """How many series there are, in words."""
+        if BUILDING in self.ids:
+            return f"{len(self)} meters of {np.unique(self.ids[BUILDING]).size} buildings"
+        return f"{len(self)} series"
+
+    def labels(self) -> list[str]:
+        """(S,) the columns' values as one text, the same for a series in any file."""
+        if not self.ids:
+            return [""] * len(self)
+        return ["\0".join(map(str, values)) for values in zip(*self.ids.values(), strict=True)]
 
     def keys(self) -> np.ndarray:
-        """(S,) int64, a number for each building and meter that follows from their names alone."""
-        names = (f"{b}\0{m}" for b, m in zip(self.building, self.meter, strict=True))
-        digests = b"".join(hashlib.blake2b(n.encode(), digest_size=8).digest() for n in names)
+        """(S,) int64, a number for each series that follows from its labels alone."""
+        digests = b"".join(
+            hashlib.blake2b(label.encode(), digest_size=8).digest() for label in self.labels()
+        )
         return np.frombuffer(digests, dtype="<i8").astype(np.int64)
 
     def save(self, path: Path) -> None:
         """Write everything to an uncompressed .npz file."""
-        arrays = {f.name: np.asarray(getattr(self, f.name)) for f in fields(self)}
+        arrays = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in OTHERS}
+        arrays |= {ID + name: values for name, values in self.ids.items()}
         arrays["notes"] = np.array(self.notes, dtype=np.str_)
         with path.open("wb") as file:  # a file object: savez would add a suffix to a name
             np.savez(file, allow_pickle=False, **arrays)
@@ -86,9 +118,9 @@ class SeriesSet:
     def load(cls, path: Path) -> "SeriesSet":
         """Read what `save` wrote."""
         with np.load(path, allow_pickle=False) as stored:
-            arrays = {f.name: stored[f.name] for f in fields(cls)}
-        arrays["notes"] = arrays["notes"].tolist()
-        return cls(**arrays)
+            arrays = {f.name: stored[f.name] for f in fields(cls) if f.name not in OTHERS}
+            ids = {name.removeprefix(ID): stored[name] for name in stored if name.startswith(ID)}
+            return cls(ids=ids, notes=stored["notes"].tolist(), **arrays)
 
 
 def stamp(hour: int) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from data.columns import SITE, TIME, DataError, require_columns
-from data.read import column_names, read_columns
+from data.read import Kind, column_names, read_columns
 from data.series import SeriesSet
 
 
@@ -78,7 +78,8 @@ def _weather(
     present = column_names(path)
     require_columns(path, present, (SITE, TIME))
     found = [name for name in names if name in present]
-    columns, notes = read_columns(path, [SITE, TIME, *found])
+    kinds: dict[str, Kind] = {SITE: "id", TIME: "time"}
+    columns, notes = read_columns(path, kinds | dict.fromkeys(found, "number"))
     series.notes += notes
     if columns[SITE].dtype.kind != sites.dtype.kind:
         raise DataError(f"{path}: column {SITE} and that of the metadata are not of one type")

@@ -55,13 +55,24 @@ class Forecaster(nn.Module):
         self.relative = relative
         self.calendar = calendar
         self.meters = MeterFeatures(meter_features) if meter_features else None
-        features = 1 + len(covariates) + relative + CALENDAR_FEATURES * calendar + meter_features
-        self.network = (PublishedS4ConvD if published else S4ConvD)(features, **network)
+        self.features = self.feature_names(covariates, relative, calendar, meter_features)
+        form = PublishedS4ConvD if published else S4ConvD
+        self.network = form(len(self.features), **network)
         self.register_buffer("fitted", torch.tensor(False))
         self.register_buffer("reading_mean", torch.zeros(()))
         self.register_buffer("reading_std", torch.ones(()))
         self.register_buffer("covariate_mean", torch.zeros(len(covariates)))
         self.register_buffer("covariate_std", torch.ones(len(covariates)))
+
+    @staticmethod
+    def feature_names(
+        covariates: list[str], relative: bool, calendar: bool, meter_features: int
+    ) -> list[str]:
+        """What the network is told of each hour, in the order of its encoder's columns."""
+        names = ["reading", *covariates]
+        names += ["level"] * relative
+        names += [f"calendar {n}" for n in range(CALENDAR_FEATURES * calendar)]
+        return names + [f"meter {n}" for n in range(meter_features)]
 
     @torch.no_grad()
     def fit_scaling(

@@ -17,21 +17,21 @@ OF_THE_RUN = {"lr", "weight_decay", "dropout"}
 ELSEWHERE = {"window": "data.window", "covariates": "data.covariates"}
 
 
-def read_checkpoint(path: Path) -> dict[str, Any]:
-    """A checkpoint of this application, on the CPU.
+def read_checkpoint(path: Path, option: str = "ckpt_path") -> dict[str, Any]:
+    """A checkpoint of this application, on the CPU; `option` named it.
 
     Raises:
         UsageError: there is none, or it is something else.
     """
     if not path.is_file():
-        raise UsageError(f"--ckpt_path: there is no file {path}")
+        raise UsageError(f"--{option}: there is no file {path}")
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever is in that file
-        raise UsageError(f"--ckpt_path: {path} cannot be read as a checkpoint") from error
+        raise UsageError(f"--{option}: {path} cannot be read as a checkpoint") from error
     hparams = checkpoint.get("hyper_parameters", {}) if isinstance(checkpoint, dict) else {}
     if "covariates" not in hparams:
-        raise UsageError(f"--ckpt_path: {path} was not written by train.py")
+        raise UsageError(f"--{option}: {path} was not written by train.py")
     hparams.setdefault("meter_features", 0)  # of before there were any
     return checkpoint
 

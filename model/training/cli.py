@@ -29,13 +29,19 @@ from model.training.callbacks.predictions import PredictionFile
 from model.training.callbacks.progress import PacedProgressBar
 from model.training.callbacks.scores import ScoreTable
 from model.training.callbacks.timing import Timing
-from model.training.checkpoint import adopt_checkpoint, read_checkpoint
+from model.training.checkpoint import (
+    adopt_checkpoint,
+    command_line_options,
+    config_file_options,
+    read_checkpoint,
+)
 from model.training.epochs import choose_epochs, epochs_done, refuse_finished
 from model.training.errors import UsageError
 from model.training.graph import reason_against
 from model.training.help import SUBCOMMANDS, explain, short_help
 from model.training.logger import StepLogger
 from model.training.module import S4ConvDModule
+from model.training.start import PARTS, Start, adopt_network, freeze
 
 ROOT = Path(__file__).parents[2]
 AUTO = "auto"
@@ -91,6 +97,25 @@ class TrainCLI(LightningCLI):
             help="float32 products on a GPU in full, or in TF32: high (with fused, published)",
         )
         parser.add_argument(
+            "--init_from",
+            type=Path | None,
+            default=None,
+            help="a checkpoint whose weights fit begins with, on data that may be others; "
+            "--ckpt_path instead goes on with that very run",
+        )
+        parser.add_argument(
+            "--scaling",
+            type=Literal["keep", "refit"],
+            default="keep",
+            help="with --init_from: the checkpoint's scaling, or that of the training rows",
+        )
+        parser.add_argument(
+            "--freeze",
+            type=list[str],
+            default=[],
+            help=f"parts that are not trained, of {', '.join(PARTS)}",
+        )
+        parser.add_argument(
             "--runs",
             type=Path,
             default=Path("runs"),
@@ -119,6 +144,10 @@ class TrainCLI(LightningCLI):
         except ArgumentError as error:
             options = [name for action in fit._actions for name in action.option_strings]
             raise UsageError(explain(str(error), options)) from error
+        config = self.config[self.config["subcommand"]]
+        named = command_line_options(self.raw_args) | config_file_options(self.raw_args)
+        if config.data.path is not None and "data.covariates" not in named:
+            config.data.covariates = config.model.covariates = []
 
     def _parse_ckpt_path(self) -> None:
         """Take over from the checkpoint what makes its model what it is.
@@ -131,6 +160,9 @@ class TrainCLI(LightningCLI):
         subcommand = self.config["subcommand"]  # Lightning sets self.subcommand after this
         config = self.config[subcommand]
         path = config.get("ckpt_path")
+        self.start: Start | None = None
+        if subcommand == "fit" and config.init_from is not None:
+            self._adopt_start(config)
         if path is not None:
             checkpoint = read_checkpoint(Path(path))
             adopt_checkpoint(config, checkpoint, self.raw_args)
@@ -144,6 +176,19 @@ class TrainCLI(LightningCLI):
                 f"{subcommand} needs a trained model: pass --ckpt_path "
                 f"{config.runs}/version_0/checkpoints/best.ckpt"
             )
+
+    def _adopt_start(self, config: Any) -> None:
+        """Build the network that the weights of --init_from fit."""
+        if config.ckpt_path is not None:
+            if "init_from" in command_line_options(self.raw_args):
+                raise UsageError(
+                    "--ckpt_path goes on with a run, --init_from begins another with its weights: "
+                    "leave one of them out"
+                )
+            return  # it stands in the settings of a run that began so and is resumed
+        checkpoint = read_checkpoint(config.init_from, "init_from")
+        adopt_network(config, checkpoint, self.raw_args)
+        self.start = Start(config.init_from, checkpoint, config.scaling)
 
     # -- running -------------------------------------------------------------------------------
 
@@ -199,6 +244,9 @@ class TrainCLI(LightningCLI):
         step = self._choose_step()
         name, note = self._choose_kernel(device, step)
         self.model.run_as(name, replays=step == "graph")
+        self.model.start = self.start
+        if self.subcommand == "fit":
+            freeze(self.model.forecaster, self.config.fit.freeze)
         callbacks: list[L.Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
         for callback in callbacks:
             if isinstance(callback, HParams):
@@ -320,7 +368,7 @@ class TrainCLI(LightningCLI):
 
 def next_commands(runs: Path, log_dir: str | None, best: str | None) -> str:
     """What to do with a finished run, quoted so that it can be pasted."""
-    python, script = _short_path(Path(sys.executable)), _short_path(ROOT / "train.py")
+    python, script = short_path(Path(sys.executable)), short_path(ROOT / "train.py")
     lines = ["next:", shlex.join([python, "-m", "tensorboard.main", "--logdir", str(runs)])]
     if best and log_dir:
         config = str(Path(log_dir) / "config.yaml")
@@ -331,7 +379,7 @@ def next_commands(runs: Path, log_dir: str | None, best: str | None) -> str:
     return "\n  ".join(lines)
 
 
-def _short_path(path: Path) -> str:
+def short_path(path: Path) -> str:
     """Relative to the current folder, where it lies in it."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
@@ -350,6 +398,10 @@ def main(args: list[str] | None = None) -> TrainCLI:
     if not args or (args[0].startswith("-") and args[0] not in ("-h", "--help")):
         args.insert(0, "fit")
     try:
+        if args[0] == "inspect":
+            from model.training.inspect import InspectCLI  # which is a TrainCLI
+
+            return InspectCLI(args)
         if args[0] == "compare":
             from model.training.compare.command import CompareCLI  # which is a TrainCLI
 

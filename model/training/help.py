@@ -14,15 +14,16 @@ SUBCOMMANDS = {
     "predict": "write a checkpoint's forecasts to a file",
 }
 COMMANDS = SUBCOMMANDS | {
-    "compare": "train with several kernels in turns, and say what each brings"
+    "inspect": "say what was understood of a table, before anyone trains",
+    "compare": "train with several kernels in turns, and say what each brings",
 }
-"""What stands behind train.py: Lightning's subcommands, and one of our own."""
+"""What stands behind train.py: Lightning's subcommands, and two of our own."""
 
 TOP_OPTIONS = (
     "config",
     "kernel",
+    "data.path",
     "data.root",
-    "data.train_path",
     "data.rules",
     "data.meters",
     "data.window",
@@ -58,7 +59,7 @@ def short_help(fit: LightningArgumentParser) -> str:
         given = action.default is None or name == "config"
         line = f"  --{name:<21}{text}" + ("" if given else f" [{action.default}]")
         lines += textwrap.wrap(line, 80, subsequent_indent=" " * 25, break_on_hyphens=False)
-    lines += ["", "every option: python train.py fit --help; python train.py compare --help"]
+    lines += ["", "every option: python train.py fit --help; and of inspect and compare, --help"]
     return "\n".join(lines)
 
 

@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 import lightning as L
 import torch
+from lightning.pytorch.utilities import rank_zero_info
 from torch.optim import SGD, AdamW, Optimizer
 
 from model.forecaster import Forecaster
@@ -19,6 +20,7 @@ from model.optim import (
 from model.training.errors import UsageError
 from model.training.graph import GraphedLoss
 from model.training.metrics import score_metrics
+from model.training.start import Start
 
 
 class S4ConvDModule(L.LightningModule):
@@ -90,6 +92,7 @@ class S4ConvDModule(L.LightningModule):
             kernel=kernel,
             published=published,
         )
+        self.start: Start | None = None  # weights to begin with, instead of random ones
         self.kernel = kernel
         self.replays = False
         self._graphed: GraphedLoss | None = None
@@ -123,6 +126,8 @@ class S4ConvDModule(L.LightningModule):
             if self.forecaster.meters is not None:
                 train = self.trainer.datamodule.windows["train"]  # type: ignore[attr-defined]
                 self.forecaster.meters.learn(torch.from_numpy(train.series.keys()))
+            if self.start is not None:
+                rank_zero_info(self.start.apply(self.forecaster))
 
     def forward(
         self,

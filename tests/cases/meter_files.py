@@ -79,9 +79,10 @@ def losses_are_finite(r: Run) -> bool:
 def same_data(left: Run, right: Run) -> bool:
     """Equal series, windows and forecasts, to the last bit."""
     a, b = left.data.windows["train"], right.data.windows["train"]
-    names = ("building", "meter", "first_hour", "offset", "reading", "covariates")
+    names = ("first_hour", "offset", "reading", "covariates")
     return (
-        all(
+        a.series.labels() == b.series.labels()
+        and all(
             np.array_equal(getattr(a.series, name), getattr(b.series, name), equal_nan=True)
             for name in names
         )

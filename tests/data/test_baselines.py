@@ -10,8 +10,10 @@ from data.windows import Windows, find_windows
 def two_series(readings: list[np.ndarray]) -> SeriesSet:
     sizes = [r.size for r in readings]
     return SeriesSet(
-        building=np.arange(len(sizes)),
-        meter=np.zeros(len(sizes), dtype=np.int64),
+        ids={
+            "building_id": np.arange(len(sizes)),
+            "meter": np.zeros(len(sizes), dtype=np.int64),
+        },
         site=np.zeros(len(sizes), dtype=np.int64),
         first_hour=np.full(len(sizes), 400_000),
         offset=np.r_[0, np.cumsum(sizes)],

@@ -20,8 +20,10 @@ def meters(levels: list[float], hours: int = 600) -> SeriesSet:
     noise = 1 + 0.02 * rng.standard_normal((len(levels), hours))
     reading = (np.array(levels)[:, None] * (0.5 + day) * noise).astype(np.float32)
     return SeriesSet(
-        building=np.arange(len(levels)),
-        meter=np.zeros(len(levels), dtype=np.int64),
+        ids={
+            "building_id": np.arange(len(levels)),
+            "meter": np.zeros(len(levels), dtype=np.int64),
+        },
         site=np.zeros(len(levels), dtype=np.int64),
         first_hour=np.full(len(levels), 403_224),
         offset=np.arange(len(levels) + 1) * hours,
@@ -65,7 +67,7 @@ def test_a_meter_is_known_by_its_name() -> None:
     train, test = split(series, 0, 400), split(series, 400, 600)
     found = lightgbm_forecast(train, test).reshape(3, -1)
     turned = meters([2000.0, 80.0, 5.0, 80.0])
-    turned.building = np.array([2, 1, 0, 9])
+    turned.ids["building_id"] = np.array([2, 1, 0, 9])
     turned.reading[: 3 * 600] = series.reading.reshape(3, -1)[::-1].reshape(-1)
     turned.reading[3 * 600 :] = series.reading[600 : 2 * 600]
     other = lightgbm_forecast(train, split(turned, 400, 600)).reshape(4, -1)

@@ -22,8 +22,10 @@ def series_set(
     count = len(readings)
     first = int(np.datetime64(start, "h").astype(np.int64))
     return SeriesSet(
-        building=np.array(buildings or [500 + i for i in range(count)]),
-        meter=np.array(meters),
+        ids={
+            "building_id": np.array(buildings or [500 + i for i in range(count)]),
+            "meter": np.array(meters),
+        },
         site=np.zeros(count, dtype=np.int64),
         first_hour=np.full(count, first),
         offset=np.r_[0, np.cumsum([len(r) for r in readings])],
@@ -95,7 +97,7 @@ def test_gepiii_mends_its_known_errors() -> None:
 
 def test_gepiii_is_for_its_own_building_numbers() -> None:
     series = series_set([[1, 2]], [0])
-    series.building = np.array(["Town Hall"])
+    series.ids["building_id"] = np.array(["Town Hall"])
     with pytest.raises(DataError, match=r"--data\.rules gepiii"):
         RULES["gepiii"](series)
 

@@ -76,9 +76,8 @@ class ForecastPanels(L.Callback):
             forecast = pl_module.forecast(batch).float().cpu().numpy()
         pl_module.train(training)
         actual = batch.target.cpu().numpy()
-        place = windows.series.building[series]
         return Panel(
-            title=f"building {place}, {meter_label(int(windows.series.meter[series]))}",
+            title=windows.series.name(series),
             subtitle=f"RMSLE {rmsle(forecast, actual):.3f}",
             hours=batch.hour.cpu().numpy(),
             actual=actual,

@@ -10,20 +10,19 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 from lightning.pytorch.utilities import rank_zero_info
 
-from data.columns import BUILDING, METER, TIME
+from data.columns import TIME
 from data.windows import Windows
 from model.training.callbacks.rows import RowCollector
 
 
 def prediction_table(windows: Windows, cell: np.ndarray, forecast: np.ndarray) -> pa.Table:
-    """building_id, meter, timestamp (local, as in the input) and prediction (the user's units)."""
+    """The series' own columns, timestamp (as in the input), prediction (in the user's units)."""
     series = windows.series
     owner = series.series_of(cell)
     hour = series.hour_of(cell) + windows.length
     return pa.table(
         {
-            BUILDING: pa.array(series.building[owner]),
-            METER: pa.array(series.meter[owner]),
+            **{name: pa.array(values[owner]) for name, values in series.ids.items()},
             TIME: pa.array(hour.astype("datetime64[h]").astype("datetime64[s]")),
             "prediction": pa.array(forecast),
         }

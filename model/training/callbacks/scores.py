@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 from lightning.pytorch.utilities import rank_zero_info
 
-from data.columns import BUILDING, METER, meter_label
+from data.columns import meter_label
 from data.scores import MEASURES, Scores, scores
 from data.series import SeriesSet
 from model.training.callbacks.rows import RowCollector
@@ -66,9 +66,8 @@ def meter_scores(found: dict[str, Scores], series: SeriesSet) -> pa.Table:
     tables = []
     for name, of in found.items():
         kept = np.flatnonzero(of.rows)
-        columns = {
-            BUILDING: pa.array(series.building[kept]),
-            METER: pa.array(series.meter[kept]),
+        columns = {name: pa.array(values[kept]) for name, values in series.ids.items()}
+        columns |= {
             "forecast": pa.array([name] * kept.size, pa.string()),
             "rows": pa.array(of.rows[kept].astype(np.int64)),
         }

@@ -1,0 +1,118 @@
+"""Weights to start from: those of another run, on other data."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from jsonargparse import Namespace
+
+from model.forecaster import Forecaster
+from model.training.checkpoint import command_line_options, config_file_options
+from model.training.errors import UsageError
+
+Scaling = Literal["keep", "refit"]
+PARTS = ("encoder", "blocks", "decoder", "meters")
+
+# Hyperparameters that the weights were made for.
+OF_THE_WEIGHTS = ("channels", "blocks", "state_size", "norm", "init", "transform")
+# Hyperparameters that may be others: the encoder is then made anew, or nothing is.
+OF_THE_DATA = ("relative", "calendar", "meter_features", "window")
+
+
+def adopt_network(config: Namespace, checkpoint: dict[str, Any], args: list[str]) -> None:
+    """Set in `config` the network that the checkpoint's weights fit.
+
+    Raises:
+        UsageError: an option asks for another one.
+    """
+    path = config.init_from
+    named = command_line_options(args) | config_file_options(args)
+    for name in (*OF_THE_WEIGHTS, *OF_THE_DATA):
+        option = "data.window" if name == "window" else f"model.{name}"
+        value = checkpoint["hyper_parameters"][name]
+        if option in named and config[option] != value and name in OF_THE_WEIGHTS:
+            raise UsageError(
+                f"--{option} is {config[option]}, but the weights of {path} are for {value}; "
+                "leave the option out"
+            )
+        if option not in named:
+            config[option] = config[f"model.{name}"] = value
+    config["data.transform"] = config["model.transform"]
+
+
+@dataclass(frozen=True)
+class Start:
+    """Weights, and whether their scaling comes along."""
+
+    path: Path
+    checkpoint: dict[str, Any]
+    scaling: Scaling
+
+    def apply(self, forecaster: Forecaster) -> str:
+        """Load what fits a forecaster whose own scaling and meters are set; returns what was done.
+
+        The encoder's columns go by the names of their features. Where these are others, the encoder
+        stays as it was made. A meter that the weights know keeps its numbers, another gets those of
+        an unknown one.
+        """
+        state = {
+            name.removeprefix("forecaster."): tensor
+            for name, tensor in self.checkpoint["state_dict"].items()
+        }
+        hparams = self.checkpoint["hyper_parameters"]
+        options = {name: hparams[name] for name in ("relative", "calendar", "meter_features")}
+        theirs = Forecaster.feature_names(hparams["covariates"], **options)
+        ours = forecaster.features
+        own = forecaster.state_dict()
+        anew = []
+        for name, tensor in state.items():
+            if name.startswith("network.") and not name.startswith("network.encoder."):
+                own[name] = tensor
+        if set(ours) == set(theirs):
+            order = [theirs.index(feature) for feature in ours]
+            own["network.encoder.weight"] = state["network.encoder.weight"][:, order]
+            own["network.encoder.bias"] = state["network.encoder.bias"]
+        else:
+            others = sorted(set(ours) ^ set(theirs))
+            anew.append(f"encoder (it has or had no {', '.join(others)})")
+        if forecaster.meters is not None and "meters.weight" in state:
+            known = state["meters.known"]
+            keys = forecaster.meters.known
+            place = torch.searchsorted(known, keys).clamp_max(max(known.numel() - 1, 0))
+            there = (
+                known[place] == keys if known.numel() else torch.zeros_like(keys, dtype=torch.bool)
+            )
+            row = torch.where(there, place + 1, 0)
+            own["meters.weight"] = state["meters.weight"][torch.cat([row.new_zeros(1), row])]
+            if not there.all():
+                anew.append(f"{int((~there).sum())} meters, which begin as unknown ones")
+        if self.scaling == "keep":
+            own["reading_mean"], own["reading_std"] = state["reading_mean"], state["reading_std"]
+            for number, covariate in enumerate(forecaster.covariates):
+                if covariate in hparams["covariates"]:
+                    at = hparams["covariates"].index(covariate)
+                    own["covariate_mean"][number] = state["covariate_mean"][at]
+                    own["covariate_std"][number] = state["covariate_std"][at]
+        forecaster.load_state_dict(own)
+        scaling = "their scaling" if self.scaling == "keep" else "the scaling of these data"
+        return f"weights of {self.path}, {scaling}; made anew: {', '.join(anew) or 'nothing'}"
+
+
+def freeze(forecaster: Forecaster, parts: list[str]) -> None:
+    """Let some parts of the network stay as they are.
+
+    Raises:
+        UsageError: there is no such part, or nothing else.
+    """
+    for part in parts:
+        if part not in PARTS:
+            raise UsageError(f"--freeze: {part!r} is not one of {', '.join(PARTS)}")
+        if part == "meters":
+            if forecaster.meters is None:
+                raise UsageError("--freeze meters: the model has none, see --model.meter_features")
+            forecaster.meters.requires_grad_(False)
+        else:
+            getattr(forecaster.network, part).requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in forecaster.parameters()):
+        raise UsageError("--freeze leaves nothing to train: name fewer parts")

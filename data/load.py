@@ -20,8 +20,8 @@ from data.series import SeriesSet, stamp
 from data.weather import add_covariates
 
 NAME_THEM = (
-    "Say which column is what: --data.timestamp, --data.target and, for what names a series, "
-    "--data.id (or --data.layout wide, if each series has a column)."
+    "Rename the column, or say which is what: --data.timestamp, --data.target and, for what names "
+    "a series, --data.id (or --data.layout wide, if each series has a column)."
 )
 SHORT = {BUILDING: "building ", SERIES: ""}
 

@@ -220,8 +220,8 @@ def _parsed(
         zoned = next((text for text in column.slice(0, 1).to_pylist() if ZONE.search(text)), None)
         if zoned is not None:
             raise DataError(
-                f"{where}: {zoned!r} carries a zone; write local times without one, where the hour "
-                "that a clock change doubles has one reading"
+                f"{where}, {row_name(path, 0)}: {zoned!r} carries a zone; write local times "
+                "without a zone, where the hour that a clock change doubles has one reading"
             )
     fitting = {}
     for known in TIME_FORMATS if time_format is None else (time_format,):

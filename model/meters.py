@@ -7,6 +7,14 @@ from torch import nn
 HIDDEN = 0.05  # of the training windows are seen as of an unknown meter
 
 
+def rows_of(keys: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
+    """(n,) the row of `MeterFeatures.weight` for each key: 0 for one that is not `known`."""
+    if not known.numel():
+        return torch.zeros_like(keys)
+    place = torch.searchsorted(known, keys).clamp_max(known.numel() - 1)
+    return torch.where(known[place] == keys, place + 1, 0)
+
+
 class MeterFeatures(nn.Module):
     """E numbers for each meter that was trained on, and E for all others.
 
@@ -41,8 +49,7 @@ class MeterFeatures(nn.Module):
         """Keys (B,) -> (B, E)."""
         if not self.known.numel():
             return self.weight.expand(key.numel(), -1)
-        place = torch.searchsorted(self.known, key).clamp_max(self.known.numel() - 1)
-        number = torch.where(self.known[place] == key, place + 1, 0)
+        number = rows_of(key, self.known)
         if self.training:
             number = torch.where(torch.rand(key.shape, device=key.device) < HIDDEN, 0, number)
         return F.embedding(number, self.weight)

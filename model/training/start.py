@@ -8,10 +8,12 @@ import torch
 from jsonargparse import Namespace
 
 from model.forecaster import Forecaster
+from model.meters import rows_of
 from model.training.checkpoint import command_line_options, config_file_options
 from model.training.errors import UsageError
 
 Scaling = Literal["keep", "refit"]
+State = dict[str, torch.Tensor]
 PARTS = ("encoder", "blocks", "decoder", "meters")
 
 # Hyperparameters that the weights were made for.
@@ -60,43 +62,49 @@ class Start:
             name.removeprefix("forecaster."): tensor
             for name, tensor in self.checkpoint["state_dict"].items()
         }
+        own = forecaster.state_dict()
+        for name, tensor in state.items():
+            if name.startswith("network.") and not name.startswith("network.encoder."):
+                own[name] = tensor
+        anew = [*self._encoder(forecaster, state, own), *_meters(state, own)]
+        if self.scaling == "keep":
+            self._keep_scaling(forecaster, state, own)
+        forecaster.load_state_dict(own)
+        scaling = "their scaling" if self.scaling == "keep" else "the scaling of these data"
+        return f"weights of {self.path}, {scaling}; made anew: {', '.join(anew) or 'nothing'}"
+
+    def _encoder(self, forecaster: Forecaster, state: State, own: State) -> list[str]:
         hparams = self.checkpoint["hyper_parameters"]
         options = {name: hparams[name] for name in ("relative", "calendar", "meter_features")}
         theirs = Forecaster.feature_names(hparams["covariates"], **options)
         ours = forecaster.features
-        own = forecaster.state_dict()
-        anew = []
-        for name, tensor in state.items():
-            if name.startswith("network.") and not name.startswith("network.encoder."):
-                own[name] = tensor
-        if set(ours) == set(theirs):
-            order = [theirs.index(feature) for feature in ours]
-            own["network.encoder.weight"] = state["network.encoder.weight"][:, order]
-            own["network.encoder.bias"] = state["network.encoder.bias"]
-        else:
+        if set(ours) != set(theirs):
             others = sorted(set(ours) ^ set(theirs))
-            anew.append(f"encoder (it has or had no {', '.join(others)})")
-        if forecaster.meters is not None and "meters.weight" in state:
-            known = state["meters.known"]
-            keys = forecaster.meters.known
-            place = torch.searchsorted(known, keys).clamp_max(max(known.numel() - 1, 0))
-            there = (
-                known[place] == keys if known.numel() else torch.zeros_like(keys, dtype=torch.bool)
-            )
-            row = torch.where(there, place + 1, 0)
-            own["meters.weight"] = state["meters.weight"][torch.cat([row.new_zeros(1), row])]
-            if not there.all():
-                anew.append(f"{int((~there).sum())} meters, which begin as unknown ones")
-        if self.scaling == "keep":
-            own["reading_mean"], own["reading_std"] = state["reading_mean"], state["reading_std"]
-            for number, covariate in enumerate(forecaster.covariates):
-                if covariate in hparams["covariates"]:
-                    at = hparams["covariates"].index(covariate)
-                    own["covariate_mean"][number] = state["covariate_mean"][at]
-                    own["covariate_std"][number] = state["covariate_std"][at]
-        forecaster.load_state_dict(own)
-        scaling = "their scaling" if self.scaling == "keep" else "the scaling of these data"
-        return f"weights of {self.path}, {scaling}; made anew: {', '.join(anew) or 'nothing'}"
+            return [f"encoder (it has or had no {', '.join(others)})"]
+        order = [theirs.index(feature) for feature in ours]
+        own["network.encoder.weight"] = state["network.encoder.weight"][:, order]
+        own["network.encoder.bias"] = state["network.encoder.bias"]
+        return []
+
+    def _keep_scaling(self, forecaster: Forecaster, state: State, own: State) -> None:
+        """Of the reading, and of the covariates that both have."""
+        own |= {name: state[name] for name in ("reading_mean", "reading_std")}
+        theirs = self.checkpoint["hyper_parameters"]["covariates"]
+        for number, covariate in enumerate(forecaster.covariates):
+            if covariate in theirs:
+                for name in ("covariate_mean", "covariate_std"):
+                    own[name][number] = state[name][theirs.index(covariate)]
+
+
+def _meters(state: State, own: State) -> list[str]:
+    """The numbers of meters, where both have as many of each."""
+    weight = "meters.weight"
+    if weight not in own or weight not in state or own[weight].shape[1] != state[weight].shape[1]:
+        return []
+    rows = rows_of(own["meters.known"], state["meters.known"])
+    own[weight] = state[weight][torch.cat([rows.new_zeros(1), rows])]
+    strangers = int((rows == 0).sum())
+    return [f"{strangers} meters, which begin as unknown ones"] if strangers else []
 
 
 def freeze(forecaster: Forecaster, parts: list[str]) -> None:

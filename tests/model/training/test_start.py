@@ -100,6 +100,8 @@ def test_meters_that_are_known_keep_their_numbers(run: RunTrain, tmp_path: Path)
     rows = [known.get(int(key), old["meters.weight"][0]) for key in new["meters.known"]]
     assert sum(int(key) in known for key in new["meters.known"]) == 1
     assert torch.equal(new["meters.weight"][1:], torch.stack(rows))
+    wider = begun(run, *many, "--model.meter_features=3", "--init_from", first.best)
+    assert "made anew: encoder (it has or had no meter 2)" in wider.text
 
 
 def test_frozen_parts_stay_as_they_are(run: RunTrain, trained: Run) -> None:

@@ -11,10 +11,10 @@
 // Threads to data
 //   A block has 8 channels, one a warp, and goes through its samples 16 at a time: 16 runs of memory, of 8
 //   rows each, which all threads copy to shared memory, the next ones while these are worked on. There a warp
-//   has the rows of its channel to itself. forward, input gradient  the results take the place of the rows,
-//   and go out as they came in. weight gradient          G stays in registers over a part of the batch, which
-//   follows from B alone; at its
-//                            end the diagonals are added up.
+//   has the rows of its channel to itself.
+//   forward, input gradient  the results take the place of the rows, and go out as they came in.
+//   weight gradient          G stays in registers over a part of the batch, which follows from B alone; at
+//                            its end the diagonals are added up.
 //
 //   A zero of T times NaN is NaN: what is not finite would come out up to 15 steps before it came in. So
 //   where a result is not finite, its tile is computed once more without such inputs, and the results that

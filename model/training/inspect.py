@@ -101,10 +101,14 @@ def go_on(options: list[str], roles: Roles, covariates: tuple[str, ...]) -> str:
     settings: dict[str, Any] = {}
     if roles != GEPIII_ROLES:
         settings["timestamp"] = roles.timestamp
+        if roles.time_format is not None:
+            settings["time_format"] = roles.time_format
         if roles.wide:
             settings["layout"] = "wide"
         else:
             settings |= {"id": list(roles.id), "target": roles.target}
+        if roles.series is not None:
+            settings["series"] = list(roles.series)
     settings["covariates"] = list(covariates)
     text = yaml.safe_dump({"data": settings}, sort_keys=False, default_flow_style=None)
     python, script = short_path(Path(sys.executable)), short_path(ROOT / "train.py")

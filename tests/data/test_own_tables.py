@@ -190,6 +190,22 @@ def test_inspect_says_what_was_understood_and_trains_nothing(run: RunTrain, tmp_
     assert series_of(fitted).labels() == r.data.windows["train"].series.labels()
 
 
+def test_inspect_leaves_out_no_setting(run: RunTrain, tmp_path: Path) -> None:
+    """What it prints for --config reads the same table in the same way."""
+    wide = tmp_path / "wide.csv"
+    rows = [f"{time},{n},{2 * n},aside" for n, time in times(40, "%d/%m/%Y %H:%M")]
+    wide.write_text("\n".join(["Zeit,a,b,Notiz", *rows]))
+    options = ["--data.layout=wide", "--data.timestamp=Zeit", "--data.series=[b,a]"]
+    r = run("inspect", "--data.path", wide, *options, "--data.time_format=%d/%m/%Y %H:%M")
+    assert r.code == 0, r.text
+    config = tmp_path / "mine.yaml"
+    start = r.text.index("data:\n  timestamp")
+    config.write_text(r.text[start : r.text.index("\n\ngo on with:")])
+    again = run("inspect", "--config", config, "--data.path", wide)
+    assert again.code == 0, again.text
+    assert again.data.roles == r.data.roles
+
+
 def test_inspect_shows_a_table_that_is_too_short(run: RunTrain, tmp_path: Path) -> None:
     """What was understood is seen even so."""
     table = long_table(tmp_path / "strom.csv")

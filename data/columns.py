@@ -1,5 +1,6 @@
 """Which column plays which part, and the one error that bad data raise."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 BUILDING, METER, TIME, READING, SITE = (
@@ -47,6 +48,12 @@ GEPIII_ROLES = Roles()
 
 class DataError(ValueError):
     """The data, or what was asked of them, cannot be used; the message says what to do."""
+
+
+def series_words(ids: Mapping[str, object]) -> str:
+    """What names a series, column -> value, in words."""
+    told = {BUILDING: "building ", SERIES: ""}
+    return ", ".join(f"{told.get(k, f'{k} ')}{v}" for k, v in ids.items()) or "the series"
 
 
 def meter_label(code: int) -> str:

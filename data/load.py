@@ -14,6 +14,7 @@ from data.columns import (
     DataError,
     Roles,
     require_columns,
+    series_words,
 )
 from data.read import Kind, column_names, read_columns, row_name
 from data.series import SeriesSet, stamp
@@ -23,7 +24,6 @@ NAME_THEM = (
     "Rename the column, or say which is what: --data.timestamp, --data.target and, for what names "
     "a series, --data.id (or --data.layout wide, if each series has a column)."
 )
-SHORT = {BUILDING: "building ", SERIES: ""}
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,10 @@ class Readings:
 
     def label(self, index: int) -> str:
         """What names the series of a reading."""
-        words = []
-        for name, values in self.ids.items():
-            value = values[index] if self.names is None else self.names[values[index]]
-            words.append(f"{SHORT.get(name, name + ' ')}{value}")
-        return ", ".join(words) or "the series"
+        ids = {name: values[index] for name, values in self.ids.items()}
+        if self.names is not None:
+            ids = {name: self.names[number] for name, number in ids.items()}
+        return series_words(ids)
 
 
 def load_series(source: Source) -> SeriesSet:

@@ -212,11 +212,9 @@ def _parsed(
     """Times that were written in another way than ISO 8601's; others as they are."""
     if time_format is None:
         try:
-            pc.cast(column, pa.timestamp("s"))
+            return pc.cast(column, pa.timestamp("s"))
         except pa.ArrowInvalid:
             pass
-        else:
-            return column
         zoned = next((text for text in column.slice(0, 1).to_pylist() if ZONE.search(text)), None)
         if zoned is not None:
             raise DataError(

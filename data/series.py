@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data.columns import BUILDING, METER, NO_METER, SERIES, meter_label
+from data.columns import BUILDING, METER, NO_METER, meter_label, series_words
 
 ID = "id "  # before a column's name, in the file that `SeriesSet.save` writes
 OTHERS = ("ids", "notes")  # fields that are no arrays
@@ -40,7 +40,7 @@ class SeriesSet:
     def meter(self) -> np.ndarray:
         """(S,) int64, GEPIII's codes; `NO_METER` where the table has no column of them."""
         codes = self.ids.get(METER)
-        if codes is None or codes.dtype.kind not in "iu":
+        if codes is None or BUILDING not in self.ids or codes.dtype.kind not in "iu":
             return np.full(len(self), NO_METER)
         return codes
 
@@ -77,15 +77,12 @@ class SeriesSet:
 
     def name(self, series: int) -> str:
         """What the columns call a series, in words."""
-        words = {name: f"{name} {values[series]}" for name, values in self.ids.items()}
-        if BUILDING in words:
-            words[BUILDING] = f"building {self.ids[BUILDING][series]}"
-        if SERIES in words:
-            words[SERIES] = str(self.ids[SERIES][series])
+        ids = {name: values[series] for name, values in self.ids.items()}
         code = int(self.meter[series])
-        if code != NO_METER:
-            words[METER] = meter_label(code)
-        return ", ".join(words.values()) or "the series"
+        if code == NO_METER:
+            return series_words(ids)
+        del ids[METER]
+        return f"{series_words(ids)}, {meter_label(code)}"
 
     def counted(self) -> str:
         """How many series there are, in words."""

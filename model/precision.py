@@ -4,7 +4,7 @@ import torch
 
 
 def set_matmul_precision(precision: str) -> None:
-    """ "highest": float32 throughout; "high": factors in TF32, which has 10 bits of 23.
+    """Either "highest", float32 throughout, or "high": factors in TF32, with 10 bits of 23.
 
     It holds for cuDNN's convolutions, too, of which the published network has one in each block.
     Left to itself, PyTorch has those in TF32, and the other products in float32.

@@ -63,6 +63,17 @@ def test_several_columns_name_a_series_or_none(run: RunTrain, tmp_path: Path) ->
     assert list(read(r.folder / "predictions.csv")[0]) == ["timestamp", "prediction"]
 
 
+def test_numbers_of_meters_are_no_codes_of_what_is_metered(run: RunTrain, tmp_path: Path) -> None:
+    """A column 'meter' without a building's is a name: 0 is not electricity."""
+    lines = [f"{m},{time},{n}" for m in (0, 7) for n, time in times(LONG)]
+    path = tmp_path / "meters.csv"
+    path.write_text("\n".join(["meter,timestamp,kwh", *lines]))
+    r = run("--data.path", path, "--data.id=meter", "--data.target=kwh")
+    assert r.code == 0, r.text
+    assert [series_of(r).name(s) for s in range(2)] == ["meter 0", "meter 7"]
+    assert "electricity" not in r.text
+
+
 def test_a_wide_table_is_the_long_one(run: RunTrain, tmp_path: Path) -> None:
     """A column for each series; blanks are hours without a reading, not another series."""
     long = run("--data.path", long_table(tmp_path / "long.csv"), *COLUMNS, "--data.covariates=[]")

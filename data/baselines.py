@@ -66,7 +66,7 @@ def _linear_inputs(windows: Windows) -> tuple[np.ndarray, np.ndarray]:
     series, length = windows.series, windows.length
     logs = log_windows(windows)
     level = logs[:, -1]
-    hour = series.hour_of(windows.cell) + length
+    hour = series.tick_of(windows.cell) + length
     turns = [2 * np.pi * n * hour / period for period, top in HARMONICS for n in range(1, top + 1)]
     calendar = [wave(turn) for turn in turns for wave in (np.sin, np.cos)]
     inputs = np.column_stack([logs - level[:, None], *calendar, np.ones(len(windows))])

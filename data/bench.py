@@ -53,10 +53,10 @@ def set_up(root: Path, cache: Path) -> tuple[Any, float, float, float]:
     """The data module with its windows found; seconds of import and of the rest; peak GiB."""
     os.environ["XDG_CACHE_HOME"] = str(cache)
     began = time.perf_counter()
-    from data.gepiii import GEPIIIDataModule
+    from data.module import SeriesDataModule
 
     imported = time.perf_counter()
-    data = GEPIIIDataModule(root=root, rules="none")
+    data = SeriesDataModule(root=root, rules="none")
     data.prepare_data()
     data.setup("fit")
     ready = time.perf_counter()

@@ -53,7 +53,7 @@ def _inputs(windows: Windows, numbers: dict[str, int]) -> tuple[np.ndarray, np.n
     series = windows.series
     logs = log_windows(windows)
     level = logs[:, -1]
-    hour = series.hour_of(windows.cell) + windows.length
+    hour = series.tick_of(windows.cell) + windows.length
     day = hour // 24
     of_series = np.array([numbers.get(label, np.nan) for label in series.labels()])
     calendar = [hour % 24, day % 7, day % 365.25]

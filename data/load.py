@@ -54,7 +54,7 @@ class Readings:
     lines: int  # rows of the file: reading i is from row i modulo this
     ids: dict[str, np.ndarray]  # column -> (n,)
     names: np.ndarray | None  # what the numbers in `ids` stand for, in a wide table
-    hour: np.ndarray  # (n,) int64
+    tick: np.ndarray  # (n,) int64
     reading: np.ndarray  # (n,) float64
     covariates: dict[str, np.ndarray]  # column -> (n,)
     notes: list[str] = field(default_factory=list)
@@ -108,7 +108,7 @@ def _read_long(source: Source) -> Readings:
         lines=columns[roles.target].size,
         ids={name: columns[name] for name in roles.id},
         names=None,
-        hour=columns[roles.timestamp],
+        tick=columns[roles.timestamp],
         reading=columns[roles.target],
         covariates={name: columns[name] for name in own},
         notes=notes,
@@ -128,13 +128,13 @@ def _read_wide(source: Source) -> Readings:
     kinds: dict[str, Kind] = {roles.timestamp: "time"}
     kinds |= dict.fromkeys([*names, *own], "number")
     columns, notes = read_columns(path, kinds, roles.time_format)
-    hour = columns[roles.timestamp]
+    tick = columns[roles.timestamp]
     return Readings(
         path=path,
-        lines=hour.size,
-        ids={SERIES: np.repeat(np.arange(len(names)), hour.size)},
+        lines=tick.size,
+        ids={SERIES: np.repeat(np.arange(len(names)), tick.size)},
         names=np.array(names),
-        hour=np.tile(hour, len(names)),
+        tick=np.tile(tick, len(names)),
         reading=np.concatenate([columns[name] for name in names]),
         covariates={name: np.tile(columns[name], len(names)) for name in own},
         notes=notes,
@@ -161,8 +161,8 @@ def _kept_rows(source: Source, table: Readings) -> np.ndarray:
 
 def _order(table: Readings, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Rows by series and hour, and one ascending key of both for each."""
-    hour = table.hour[kept]
-    hour -= hour.min()
+    tick = table.tick[kept]
+    tick -= tick.min()
     key = np.zeros(kept.size, dtype=np.int64)
     for values in table.ids.values():
         values = values[kept]
@@ -170,7 +170,7 @@ def _order(table: Readings, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         # long.
         present = np.unique(values)
         key = key * present.size + np.searchsorted(present, values)
-    key = key * (hour.max() + 1) + hour
+    key = key * (tick.max() + 1) + tick
     order = np.argsort(key, kind="stable")
     return kept[order], key[order]
 
@@ -184,15 +184,15 @@ def _resolve_duplicates(
         return order
     path, reading = table.path, table.reading
     start = np.flatnonzero(new)
-    hour_of_row = np.cumsum(new) - 1
-    first = order[start][hour_of_row]
+    tick_of_row = np.cumsum(new) - 1
+    first = order[start][tick_of_row]
     blank = np.isnan(reading[order])
     clash = np.flatnonzero((reading[order] != reading[first]) & ~(blank & np.isnan(reading[first])))
     if clash.size and source.duplicates == "error":
         a, b = first[clash[0]], order[clash[0]]
         raise DataError(
             f"{path}, {table.row(a)} and {table.row(b)}: {table.label(a)} "
-            f"has two readings at {stamp(table.hour[a])}, "
+            f"has two readings at {stamp(table.tick[a])}, "
             f"{reading[a]:g} and {reading[b]:g}; {clash.size} row(s) contradict another. "
             "Mend the file or pass --data.duplicates first, last or mean."
         )
@@ -202,8 +202,8 @@ def _resolve_duplicates(
         note += f"; {clash.size} contradicted another, resolved by '{source.duplicates}'"
     table.notes.append(note)
     if source.duplicates == "mean":
-        count = np.bincount(hour_of_row, ~blank)
-        total = np.bincount(hour_of_row, np.nan_to_num(reading[order]))
+        count = np.bincount(tick_of_row, ~blank)
+        total = np.bincount(tick_of_row, np.nan_to_num(reading[order]))
         table.reading = reading = reading.copy()  # what was read may be read-only
         reading[order[start]] = total / np.where(count, count, np.nan)
     last = np.r_[start[1:], order.size] - 1
@@ -213,17 +213,17 @@ def _resolve_duplicates(
 def _lay_out(table: Readings, order: np.ndarray) -> tuple[SeriesSet, np.ndarray]:
     """The series on their hourly grid, and the cell of each ordered row."""
     ids = {name: values[order] for name, values in table.ids.items()}
-    hour, reading = table.hour[order], table.reading[order]
+    tick, reading = table.tick[order], table.reading[order]
     new = np.r_[True, np.zeros(order.size - 1, dtype=bool)]
     for values in ids.values():
         new[1:] |= values[1:] != values[:-1]
     start = np.flatnonzero(new)
     last = np.r_[start[1:], order.size] - 1
-    _refuse_sparse(table, hour, new)
-    first_hour = hour[start]
-    offset = np.r_[0, np.cumsum(hour[last] - first_hour + 1)]
+    _refuse_sparse(table, tick, new)
+    first_tick = tick[start]
+    offset = np.r_[0, np.cumsum(tick[last] - first_tick + 1)]
     of_row = np.cumsum(new) - 1
-    cell = hour + (offset[:-1] - first_hour)[of_row]
+    cell = tick + (offset[:-1] - first_tick)[of_row]
     grid = np.full(offset[-1], np.nan, dtype=np.float32)
     grid[cell] = reading
     blank = int(np.isnan(reading).sum())
@@ -238,7 +238,7 @@ def _lay_out(table: Readings, order: np.ndarray) -> tuple[SeriesSet, np.ndarray]
     series = SeriesSet(
         ids=of_series,
         site=np.zeros(start.size, dtype=np.int64),
-        first_hour=first_hour,
+        first_tick=first_tick,
         offset=offset,
         reading=grid,
         covariates=np.empty((0, 0), dtype=np.float32),
@@ -248,9 +248,9 @@ def _lay_out(table: Readings, order: np.ndarray) -> tuple[SeriesSet, np.ndarray]
     return series, cell
 
 
-def _refuse_sparse(table: Readings, hour: np.ndarray, new: np.ndarray) -> None:
+def _refuse_sparse(table: Readings, tick: np.ndarray, new: np.ndarray) -> None:
     """Daily readings, say, would make a grid of gaps, in which no window is whole."""
-    steps = np.diff(hour)[~new[1:]]
+    steps = np.diff(tick)[~new[1:]]
     if steps.size >= 3 and (steps > 1).all():
         raise DataError(
             f"{table.path}: no two readings of a series are an hour apart, most are "

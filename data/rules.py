@@ -57,7 +57,7 @@ def long_zero_runs(series: SeriesSet, hours: int, *, keep_seasonal: bool = False
     start, length = start[chosen], length[chosen]
     what = f"zero for {hours} h and more"
     if keep_seasonal:
-        middle = series.cell_hours()[start + length // 2]
+        middle = series.cell_ticks()[start + length // 2]
         month = middle.astype("datetime64[h]").astype("datetime64[M]").astype(np.int64) % 12 + 1
         warm = (month >= 5) & (month <= 9)
         meter = series.meter[series.cell_series()[start]]
@@ -84,7 +84,7 @@ def gepiii(series: SeriesSet) -> None:
     site_0 = (building <= 104) & (meter == 0)
     _blank(
         series,
-        site_0 & (series.cell_hours() < _hour("2016-05-20T18")),
+        site_0 & (series.cell_ticks() < _hour("2016-05-20T18")),
         "electricity of buildings 0-104 before 2016-05-20 18:00",
     )
     series.reading[site_0] *= KBTU_TO_KWH

@@ -32,11 +32,11 @@ def _moments(values: np.ndarray) -> tuple[float, float, bool]:
 
 
 def fit_scaling(
-    series: SeriesSet, names: tuple[str, ...], first_hour: int, last_hour: int, log1p: bool
+    series: SeriesSet, names: tuple[str, ...], first_tick: int, last_tick: int, log1p: bool
 ) -> tuple[Scaling, list[str]]:
-    """Statistics of the rows of `series` from first_hour to last_hour, and warnings about them."""
-    hours = series.cell_hours()
-    training = (hours >= first_hour) & (hours <= last_hour)
+    """Statistics of the rows of `series` from first_tick to last_tick, and warnings about them."""
+    hours = series.cell_ticks()
+    training = (hours >= first_tick) & (hours <= last_tick)
     reading = series.reading[training]
     mean, std, constant = _moments(np.log1p(reading) if log1p else reading)
     notes = ["the readings are constant in the training rows"] if constant else []

@@ -1,7 +1,8 @@
 """Hourly series, all in one flat array.
 
 The series lie one after the other, an hour a cell, NaN where nothing was read. A window is then a
-range of cells, and a data set of 20 million rows is 80 MB.
+range of cells, and a data set of 20 million rows is 80 MB. When a cell is, its tick says: hours
+since 1970-01-01, local time.
 """
 
 import hashlib
@@ -21,12 +22,12 @@ class SeriesSet:
     """S series of hourly readings, N cells in all, with W covariates.
 
     Covariates from the weather are stored once a site, those of the meter file once a series:
-    `covariate_start` says where a series' first hour stands in either case.
+    `covariate_start` says where a series' first cell stands in either case.
     """
 
     ids: dict[str, np.ndarray]  # column -> (S,) int64 or text; all of them together name a series
     site: np.ndarray  # (S,) int64 or text
-    first_hour: np.ndarray  # (S,) int64 hours since 1970-01-01, local time
+    first_tick: np.ndarray  # (S,) int64
     offset: np.ndarray  # (S + 1,) int64; series s is cells offset[s] to offset[s + 1]
     reading: np.ndarray  # (N,) float32, NaN = missing
     covariates: np.ndarray  # (M, W) float32, NaN = missing
@@ -53,17 +54,17 @@ class SeriesSet:
         """The series of each of some cells, (n,)."""
         return np.searchsorted(self.offset, cell, side="right") - 1
 
-    def hour_of(self, cell: np.ndarray) -> np.ndarray:
-        """The hour of each of some cells, (n,) int64."""
-        return cell + (self.first_hour - self.offset[:-1])[self.series_of(cell)]
+    def tick_of(self, cell: np.ndarray) -> np.ndarray:
+        """The tick of each of some cells, (n,) int64."""
+        return cell + (self.first_tick - self.offset[:-1])[self.series_of(cell)]
 
     def cell_series(self) -> np.ndarray:
         """(N,) the series of each cell."""
         return np.repeat(np.arange(len(self)), self.length)
 
-    def cell_hours(self) -> np.ndarray:
-        """(N,) the hour of each cell, int64."""
-        shift = self.first_hour - self.offset[:-1]
+    def cell_ticks(self) -> np.ndarray:
+        """(N,) the tick of each cell, int64."""
+        shift = self.first_tick - self.offset[:-1]
         return np.arange(self.reading.size) + np.repeat(shift, self.length)
 
     def covariate_cells(self) -> np.ndarray:
@@ -72,8 +73,8 @@ class SeriesSet:
         return np.arange(self.reading.size) + np.repeat(shift, self.length)
 
     def span(self) -> tuple[int, int]:
-        """First and last hour of all series."""
-        return int(self.first_hour.min()), int((self.first_hour + self.length).max()) - 1
+        """First and last tick of all series."""
+        return int(self.first_tick.min()), int((self.first_tick + self.length).max()) - 1
 
     def name(self, series: int) -> str:
         """What the columns call a series, in words."""
@@ -120,6 +121,6 @@ class SeriesSet:
             return cls(ids=ids, notes=stored["notes"].tolist(), **arrays)
 
 
-def stamp(hour: int) -> str:
-    """An hour since 1970-01-01 as text."""
-    return str(np.datetime64(int(hour), "h").astype("datetime64[m]")).replace("T", " ")
+def stamp(tick: int) -> str:
+    """A tick as text."""
+    return str(np.datetime64(int(tick), "h").astype("datetime64[m]")).replace("T", " ")

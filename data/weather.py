@@ -67,11 +67,11 @@ def _weather(
     """
     sites, site_of = np.unique(series.site, return_inverse=True)
     first, last = np.full(len(sites), np.iinfo(np.int64).max), np.zeros(len(sites), dtype=np.int64)
-    np.minimum.at(first, site_of, series.first_hour)
-    np.maximum.at(last, site_of, series.first_hour + series.length)
+    np.minimum.at(first, site_of, series.first_tick)
+    np.maximum.at(last, site_of, series.first_tick + series.length)
     start = np.r_[0, np.cumsum(last - first)]
     grid = np.full((start[-1], len(names)), np.nan, dtype=np.float32)
-    series_start = start[site_of] + series.first_hour - first[site_of]
+    series_start = start[site_of] + series.first_tick - first[site_of]
     if path is None:
         return grid, series_start, start[:-1], set(names)
 
@@ -86,9 +86,9 @@ def _weather(
     index = np.searchsorted(sites, columns[SITE]).clip(max=len(sites) - 1)
     known = sites[index] == columns[SITE]
     offset = np.array([utc_offset.get(str(site), utc_offset.get("*", 0)) for site in sites])
-    hour = columns[TIME] + offset[index]
-    used = known & (hour >= first[index]) & (hour < last[index])
-    row = (start[index] + hour - first[index])[used]
+    tick = columns[TIME] + offset[index]
+    used = known & (tick >= first[index]) & (tick < last[index])
+    row = (start[index] + tick - first[index])[used]
     for name in found:
         grid[row, names.index(name)] = columns[name][used]
     repeated = row.size - np.unique(row).size

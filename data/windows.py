@@ -15,7 +15,7 @@ class Batch(NamedTuple):
 
     reading: torch.Tensor  # (B, L) float32
     covariates: torch.Tensor  # (B, L, W) float32, NaN = missing
-    hour: torch.Tensor  # (B,) int64, hours since 1970-01-01 of the hour after the window
+    tick: torch.Tensor  # (B,) int64, of the hour after the window
     target: torch.Tensor  # (B,) float32, the reading of that hour, NaN = not known
     cell: torch.Tensor  # (B,) int64, the window's first cell: its name in the data set
     key: torch.Tensor  # (B,) int64, its meter's, see `SeriesSet.keys`
@@ -36,13 +36,13 @@ class Windows:
 def find_windows(
     series: SeriesSet,
     length: int,
-    first_hour: int,
-    last_hour: int,
+    first_tick: int,
+    last_tick: int,
     *,
     target_known: bool = True,
     beyond_end: bool = False,
 ) -> Windows:
-    """All windows within one series whose hours and predicted hour lie in [first_hour, last_hour].
+    """All windows within one series whose hours and predicted hour lie in [first_tick, last_tick].
 
     No reading of a window is missing; nor is its target, if `target_known`. `beyond_end` adds the
     window whose predicted hour is the one after the series' end.
@@ -54,10 +54,10 @@ def find_windows(
     found: list[np.ndarray] = []
     for s in range(len(series)):
         low, high = int(series.offset[s]), int(series.offset[s + 1])
-        shift = int(series.first_hour[s]) - low  # hour of a cell = cell + shift
-        start = max(low, first_hour - shift)
+        shift = int(series.first_tick[s]) - low  # tick of a cell = cell + shift
+        start = max(low, first_tick - shift)
         # The predicted hour, `length` cells on, is within the split and within the series.
-        stop = min(high + (beyond_end and not target_known), last_hour - shift + 1) - length
+        stop = min(high + (beyond_end and not target_known), last_tick - shift + 1) - length
         if stop > start:
             whole = before[start + need : stop + need] == before[start:stop]
             found.append(start + np.flatnonzero(whole))
@@ -76,7 +76,7 @@ class DeviceSeries:
 
         self.reading = put(series.reading)
         self.end = put(series.offset[1:])
-        self.hour_shift = put(series.first_hour - series.offset[:-1])
+        self.tick_shift = put(series.first_tick - series.offset[:-1])
         self.key = put(series.keys())
         self.covariate_shift = put(series.covariate_start - series.offset[:-1])
         # Overlapping views: row i is the window that starts at cell i. A gather then copies whole
@@ -97,7 +97,7 @@ class DeviceSeries:
         return Batch(
             reading=self.reading_windows[cell],
             covariates=self.covariate_windows[cell + self.covariate_shift[series]],
-            hour=target_cell + self.hour_shift[series],
+            tick=target_cell + self.tick_shift[series],
             target=torch.where(known, target, torch.nan),
             cell=cell,
             key=self.key[series],

@@ -40,7 +40,7 @@ def test_gepiii(run, contest) -> None:
     assert "electricity of buildings 0-104 before 2016-05-20 18:00" in r.text
     assert "from kBTU to kWh" in r.text
     windows = r.data.windows["test"]
-    last = windows.series.hour_of(windows.cell).max() + 48
+    last = windows.series.tick_of(windows.cell).max() + 48
     assert np.datetime64(int(last), "h") == np.datetime64("2016-12-31T23")
     saved = yaml.safe_load((r.folder / "config.yaml").read_text())
     assert saved["data"]["rules"] == "gepiii"

@@ -19,7 +19,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from cuda_ops import BLOCK_KERNELS, KernelUnavailableError, check_sizes, prepare_kernel
 from data.columns import DataError
-from data.gepiii import GEPIIIDataModule
+from data.module import SeriesDataModule
 from model.precision import set_matmul_precision
 from model.training.callbacks.charts import Charts
 from model.training.callbacks.hparams import HParams, flatten
@@ -56,7 +56,7 @@ class TrainCLI(LightningCLI):
         self.epochs_done = 0  # behind the checkpoint that is resumed
         super().__init__(
             S4ConvDModule,
-            GEPIIIDataModule,
+            SeriesDataModule,
             trainer_defaults={"enable_model_summary": False},
             seed_everything_default=1,
             save_config_kwargs={"overwrite": True},

@@ -76,7 +76,7 @@ def series_table(path: Path, series: SeriesSet) -> str:
         there = series.reading[cells][~missing[cells]]
         mean = f"{there.mean():.4g}" if there.size else "-"
         lines.append(
-            f"{series.name(s)[:31]:<32}{stamp(series.first_hour[s]):<18}"
+            f"{series.name(s)[:31]:<32}{stamp(series.first_tick[s]):<18}"
             f"{series.length[s]:>8,}{int(missing[cells].sum()):>9,}{mean:>12}"
         )
     if len(series) > SHOWN:
@@ -90,7 +90,7 @@ def split_table(data: Any) -> str:
     for split, windows in data.windows.items():
         if split == "predict":
             continue
-        hours = windows.series.hour_of(windows.cell) + windows.length
+        hours = windows.series.tick_of(windows.cell) + windows.length
         first, last = stamp(hours.min()), stamp(hours.max())
         lines.append(f"{split:<12}{first:<23}{last:<18}{len(windows):>12,}")
     return "\n".join(lines)

@@ -141,7 +141,7 @@ class S4ConvDModule(L.LightningModule):
 
     def forecast(self, batch: Any) -> torch.Tensor:
         """The same of a batch."""
-        return self(batch.reading, batch.covariates, batch.hour, batch.key)
+        return self(batch.reading, batch.covariates, batch.tick, batch.key)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Let Lightning's logs go by the number of the step.
@@ -153,7 +153,7 @@ class S4ConvDModule(L.LightningModule):
 
     def loss(self, batch: Any, weight: torch.Tensor | None = None) -> torch.Tensor:
         """RMSLE of one batch, its windows weighted alike or as told, see `rmsle`."""
-        forecast = self.forecaster(batch.reading, batch.covariates, batch.hour, batch.key)
+        forecast = self.forecaster(batch.reading, batch.covariates, batch.tick, batch.key)
         return rmsle(self.forecaster.to_log1p(forecast), batch.target, weight)
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:

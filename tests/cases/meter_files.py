@@ -79,7 +79,7 @@ def losses_are_finite(r: Run) -> bool:
 def same_data(left: Run, right: Run) -> bool:
     """Equal series, windows and forecasts, to the last bit."""
     a, b = left.data.windows["train"], right.data.windows["train"]
-    names = ("first_hour", "offset", "reading", "covariates")
+    names = ("first_tick", "offset", "reading", "covariates")
     return (
         a.series.labels() == b.series.labels()
         and all(

@@ -53,7 +53,7 @@ def test_a04_weather_in_utc_is_shifted_to_local_time(
     r = run(*one_file(INPUTS / "A04_train.csv"), *A04, *shift)
     series = r.data.windows["train"].series
     air = series.covariates[series.covariate_cells(), 0]
-    assert series.cell_hours()[air.argmax()] % 24 == peak
+    assert series.cell_ticks()[air.argmax()] % 24 == peak
     assert air.max() == 28
     assert air[missing] == pytest.approx((air[missing - 1] + air[missing + 1]) / 2)
     assert "air_temperature: 1 of 24 hours missing, 1 interpolated" in r.text

@@ -163,7 +163,7 @@ def test_a18_a_fraction_takes_whole_series(
     assert len(seen.target) == buildings * (140 - 4)
     values = torch.cat([seen.reading, seen.target[:, None]], dim=1)
     assert (values.diff() == 1).all()
-    assert torch.equal(seen.hour - hours("2016-01-01 00"), seen.target.long() % 1000)
+    assert torch.equal(seen.tick - hours("2016-01-01 00"), seen.target.long() % 1000)
     assert len(set((seen.target // 1000).tolist())) == buildings
     for split in ("val", "test"):  # scored on all, whatever was trained on
         assert len(set((batches(r, split).target // 1000).tolist())) == 10
@@ -256,7 +256,7 @@ def test_a22_an_end_date_is_the_whole_day(run: RunTrain, tmp_path: Path) -> None
     )
     seen = batches(r)  # all 28 rows, and no more
     assert seen.target.tolist() == list(range(5, 29))
-    assert int(seen.hour[-1]) == hours("2016-12-31 23")
+    assert int(seen.tick[-1]) == hours("2016-12-31 23")
 
 
 def test_checklist_46_the_future_target_is_not_needed(run: RunTrain, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ def two_series(readings: list[np.ndarray]) -> SeriesSet:
             "meter": np.zeros(len(sizes), dtype=np.int64),
         },
         site=np.zeros(len(sizes), dtype=np.int64),
-        first_hour=np.full(len(sizes), 400_000),
+        first_tick=np.full(len(sizes), 400_000),
         offset=np.r_[0, np.cumsum(sizes)],
         reading=np.concatenate(readings).astype(np.float32),
         covariates=np.zeros((sum(sizes), 0), dtype=np.float32),

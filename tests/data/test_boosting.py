@@ -25,7 +25,7 @@ def meters(levels: list[float], hours: int = 600) -> SeriesSet:
             "meter": np.zeros(len(levels), dtype=np.int64),
         },
         site=np.zeros(len(levels), dtype=np.int64),
-        first_hour=np.full(len(levels), 403_224),
+        first_tick=np.full(len(levels), 403_224),
         offset=np.arange(len(levels) + 1) * hours,
         reading=reading.reshape(-1),
         covariates=np.empty((0, 0), dtype=np.float32),

@@ -108,7 +108,7 @@ def test_times_are_read_as_people_write_them(run: RunTrain, tmp_path: Path, writ
     r = run("--data.path", table, *COLUMNS, "--data.covariates=[]")
     assert r.code == 0, r.text
     assert f"column Zeit: read as {written}" in r.text
-    assert series_of(r).first_hour.tolist() == series_of(plain).first_hour.tolist()
+    assert series_of(r).first_tick.tolist() == series_of(plain).first_tick.tolist()
     assert np.array_equal(series_of(r).reading, series_of(plain).reading)
 
 
@@ -120,7 +120,7 @@ def test_a_date_that_can_be_two_is_asked_for(run: RunTrain, tmp_path: Path) -> N
     assert_refused(run(*options), "column Zeit", "'11/03/2023 00:00'", *both)
     r = run(*options, "--data.time_format=%d/%m/%Y %H:%M")
     assert r.code == 0, r.text
-    assert series_of(r).first_hour[0] == np.datetime64("2023-03-11T00", "h").astype(np.int64)
+    assert series_of(r).first_tick[0] == np.datetime64("2023-03-11T00", "h").astype(np.int64)
     refused = run(*options, "--data.time_format=%d.%m.%Y")
     assert_refused(refused, "line 2", "'11/03/2023 00:00'", "--data.time_format '%d.%m.%Y'")
 

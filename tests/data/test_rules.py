@@ -27,7 +27,7 @@ def series_set(
             "meter": np.array(meters),
         },
         site=np.zeros(count, dtype=np.int64),
-        first_hour=np.full(count, first),
+        first_tick=np.full(count, first),
         offset=np.r_[0, np.cumsum([len(r) for r in readings])],
         reading=np.concatenate([np.asarray(r, dtype=np.float32) for r in readings]),
         covariates=np.zeros((sum(map(len, readings)), 0), dtype=np.float32),

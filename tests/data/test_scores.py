@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from data.gepiii import GEPIIIDataModule
+from data.module import SeriesDataModule
 from data.scores import MEASURES, Scores, scores
 
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -71,7 +71,7 @@ def test_nothing_to_divide_by_is_no_number() -> None:
 
 def test_the_naive_error_is_yesterdays_on_the_training_rows() -> None:
     """Checklist 42: a scale that has seen the test rows."""
-    data = GEPIIIDataModule()
+    data = SeriesDataModule()
     data.prepare_data()
     data.setup("fit")
     train = data.windows["train"]

@@ -79,7 +79,7 @@ class ForecastPanels(L.Callback):
         return Panel(
             title=windows.series.name(series),
             subtitle=f"RMSLE {rmsle(forecast, actual):.3f}",
-            hours=batch.hour.cpu().numpy(),
+            hours=batch.tick.cpu().numpy(),
             actual=actual,
             forecast=forecast,
         )

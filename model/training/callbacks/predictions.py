@@ -19,7 +19,7 @@ def prediction_table(windows: Windows, cell: np.ndarray, forecast: np.ndarray) -
     """The series' own columns, timestamp (as in the input), prediction (in the user's units)."""
     series = windows.series
     owner = series.series_of(cell)
-    hour = series.hour_of(cell) + windows.length
+    hour = series.tick_of(cell) + windows.length
     return pa.table(
         {
             **{name: pa.array(values[owner]) for name, values in series.ids.items()},

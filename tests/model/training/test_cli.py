@@ -7,7 +7,7 @@ import pytest
 import torch
 import yaml
 
-from data.gepiii import GEPIIIDataModule
+from data.module import SeriesDataModule
 from data.series import SeriesSet
 from data.windows import DeviceSeries
 from model.training.help import COMMANDS, TOP_OPTIONS
@@ -160,13 +160,13 @@ def test_tensors_are_made_once_the_device_is_known(
 ) -> None:
     """The data are read before the trainer has them: what goes to a device must wait for it."""
     known: list[bool] = []
-    make = GEPIIIDataModule.device_series
+    make = SeriesDataModule.device_series
 
-    def watched(data: GEPIIIDataModule, series: SeriesSet) -> DeviceSeries:
+    def watched(data: SeriesDataModule, series: SeriesSet) -> DeviceSeries:
         known.append(data.trainer is not None)
         return make(data, series)
 
-    monkeypatch.setattr(GEPIIIDataModule, "device_series", watched)
+    monkeypatch.setattr(SeriesDataModule, "device_series", watched)
     assert run(*NINE).code == 0
     assert len(known) >= 4  # training, validation, test and prediction
     assert all(known)

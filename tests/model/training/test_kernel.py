@@ -9,7 +9,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from cuda_ops import BLOCK_KERNELS
-from data.gepiii import GEPIIIDataModule
+from data.module import SeriesDataModule
 from model import block
 from model.training import cli
 from model.training.module import S4ConvDModule
@@ -64,18 +64,18 @@ def test_compiling_comes_before_the_data_and_what_it_made_is_logged(
 ) -> None:
     """D05: a kernel compiles within the first step, whose time then says nothing."""
     order: list[str] = []
-    read = GEPIIIDataModule.prepare_data
+    read = SeriesDataModule.prepare_data
 
     def prepare(name: str, device: torch.device) -> str:
         order.append(f"{name} for {device}")
         return f"{name}, compiled for a test"
 
-    def watched(data: GEPIIIDataModule) -> None:
+    def watched(data: SeriesDataModule) -> None:
         order.append("data")
         read(data)
 
     monkeypatch.setattr(cli, "prepare_kernel", prepare)
-    monkeypatch.setattr(GEPIIIDataModule, "prepare_data", watched)
+    monkeypatch.setattr(SeriesDataModule, "prepare_data", watched)
     done = run(*NINE)
     assert done.code == 0
     assert order[:2] == ["pytorch for cpu", "data"]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cuda_ops import prepare_kernel
-from data.gepiii import GEPIIIDataModule
+from data.module import SeriesDataModule
 from model.training.callbacks.memory import MemoryForecast
 from model.training.module import S4ConvDModule
 
@@ -57,7 +57,7 @@ def check(
     what: str, batch: int, precision: Any = "32-true", replays: bool = False, **options: Any
 ) -> Watched:
     """Three steps of a fit hold what was predicted, within 10 %."""
-    data = GEPIIIDataModule(batch_size=batch)
+    data = SeriesDataModule(batch_size=batch)
     module = S4ConvDModule(data.window, list(data.covariates), **options)
     module.run_as(module.kernel, replays)
     gc.collect()

@@ -36,7 +36,7 @@ class Part:
     path: Path
 
 
-class GEPIIIDataModule(L.LightningDataModule):
+class SeriesDataModule(L.LightningDataModule):
     """Hourly meters and weather: folders or files of the GEPIII layout, or a table of one's own.
 
     Without `root` and paths a seeded stand-in of GEPIII's layout is generated in the cache.
@@ -308,8 +308,8 @@ class GEPIIIDataModule(L.LightningDataModule):
     def _refuse_empty(self, split: str, part: Part) -> None:
         if len(self.windows[split]):
             return
-        first, last = (stamp(hour) for hour in part.reach)
-        start, end = (stamp(hour) for hour in part.series.span())
+        first, last = (stamp(tick) for tick in part.reach)
+        start, end = (stamp(tick) for tick in part.series.span())
         raise DataError(
             f"split '{split}' ({first} to {last}) holds no window of {self.window} + 1 consecutive "
             f"hours with readings; the data run from {start} to {end}. Move --data.train_end, "
@@ -330,7 +330,7 @@ class GEPIIIDataModule(L.LightningDataModule):
 
     def _describe(self, series: SeriesSet) -> None:
         counts = ", ".join(f"{split} {len(self.windows[split]):,}" for split in self.windows)
-        start, end = (stamp(hour) for hour in series.span())
+        start, end = (stamp(tick) for tick in series.span())
         self._say(f"{series.counted()}, {start} to {end}")
         self._say(f"windows of {self.window} h: {counts}")
 

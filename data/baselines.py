@@ -2,13 +2,24 @@
 
 import numpy as np
 
+from data.grid import DAY, HOUR, WEEK
 from data.windows import Windows
 
-NAIVE = {"persistence": 1, "same hour yesterday": 24, "same hour last week": 168}
-"""Name of a naive forecast -> how many hours it looks back."""
-
 MAX_FIT_WINDOWS = 200_000
-HARMONICS = ((24, 3), (168, 3))
+HARMONICS = ((DAY, 3), (WEEK, 3))
+
+
+def look_backs(step: int) -> dict[str, int]:
+    """Name of a naive forecast -> how many ticks of `step` minutes it looks back."""
+    same = {HOUR: "same hour", DAY: "same day"}.get(step, "same time")
+    seasons = {f"{same} yesterday": DAY, f"{same} last week": WEEK}
+    whole = {name: season // step for name, season in seasons.items() if season % step == 0}
+    return {"persistence": 1} | {name: back for name, back in whole.items() if back > 1}
+
+
+def season(step: int) -> str:
+    """The naive forecast that a forecast's errors are scaled by: the shortest season's."""
+    return list(look_backs(step))[:2][-1]
 
 
 def naive_forecasts(windows: Windows) -> dict[str, np.ndarray]:
@@ -20,7 +31,7 @@ def naive_forecasts(windows: Windows) -> dict[str, np.ndarray]:
     target = windows.cell + windows.length
     start = series.offset[series.series_of(windows.cell)]
     forecasts = {}
-    for name, back in NAIVE.items():
+    for name, back in look_backs(series.step).items():
         cell = target - back
         inside = cell >= start
         forecasts[name] = np.where(inside, series.reading[np.where(inside, cell, 0)], np.nan)
@@ -28,7 +39,7 @@ def naive_forecasts(windows: Windows) -> dict[str, np.ndarray]:
 
 
 def linear_forecast(train: Windows, test: Windows) -> np.ndarray:
-    """Least squares on log(1 + reading) of the window's hours and the calendar, (n,).
+    """Least squares on log(1 + reading) of the window's readings and the calendar, (n,).
 
     Fitted on the training windows, evenly thinned to `MAX_FIT_WINDOWS`.
     """
@@ -52,7 +63,7 @@ def thinned(windows: Windows, most: int) -> Windows:
 
 
 def log_windows(windows: Windows) -> np.ndarray:
-    """log(1 + reading) of each window's hours, (n, L), float64; readings below zero count as 0."""
+    """log(1 + reading) of each window's readings, (n, L), float64; those below zero count as 0."""
     view = np.lib.stride_tricks.sliding_window_view(windows.series.reading, windows.length)
     return np.log1p(_clip(view[windows.cell]))
 
@@ -66,8 +77,10 @@ def _linear_inputs(windows: Windows) -> tuple[np.ndarray, np.ndarray]:
     series, length = windows.series, windows.length
     logs = log_windows(windows)
     level = logs[:, -1]
-    hour = series.tick_of(windows.cell) + length
-    turns = [2 * np.pi * n * hour / period for period, top in HARMONICS for n in range(1, top + 1)]
+    minute = series.minute(series.tick_of(windows.cell) + length)
+    periods = [period / n for period, top in HARMONICS for n in range(1, top + 1)]
+    # A wave of two ticks or less cannot be seen in readings at every tick.
+    turns = [2 * np.pi * minute / period for period in periods if period > 2 * series.step]
     calendar = [wave(turn) for turn in turns for wave in (np.sin, np.cos)]
     inputs = np.column_stack([logs - level[:, None], *calendar, np.ones(len(windows))])
     return inputs, level

@@ -5,6 +5,7 @@ from importlib.util import find_spec
 import numpy as np
 
 from data.baselines import log_windows, thinned
+from data.grid import DAY, HOUR
 from data.windows import Windows
 
 TREES = 600
@@ -25,11 +26,11 @@ def is_installed() -> bool:
 
 
 def lightgbm_forecast(train: Windows, test: Windows) -> np.ndarray:
-    """Trees on log(1 + reading) of the window's hours, the calendar and the meter, (n,).
+    """Trees on log(1 + reading) of the window's readings, the calendar and the meter, (n,).
 
     Fitted on the training windows, evenly thinned to `MAX_FIT_WINDOWS`, to the difference of the
-    target from the window's last hour, as the network by default. A meter that is not among those
-    trained on is a missing one.
+    target from the window's last reading, as the network by default. A meter that is not among
+    those trained on is a missing one.
     """
     import lightgbm
 
@@ -53,10 +54,10 @@ def _inputs(windows: Windows, numbers: dict[str, int]) -> tuple[np.ndarray, np.n
     series = windows.series
     logs = log_windows(windows)
     level = logs[:, -1]
-    hour = series.tick_of(windows.cell) + windows.length
-    day = hour // 24
+    minute = series.minute(series.tick_of(windows.cell) + windows.length)
+    day = minute // DAY
     of_series = np.array([numbers.get(label, np.nan) for label in series.labels()])
-    calendar = [hour % 24, day % 7, day % 365.25]
+    calendar = [minute % DAY / HOUR, day % 7, day % 365.25]
     meter = of_series[series.series_of(windows.cell)]
     columns = [logs - level[:, None], level, *calendar, meter]
     return np.column_stack(columns).astype(np.float32), level

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow
 
-from data import columns, load, read, rules, series, weather
+from data import columns, grid, load, read, rules, series, weather
 from data.columns import DataError
 from data.load import Source, load_series
 from data.rules import RULES
@@ -48,7 +48,7 @@ def cached_series(source: Source, rule: str) -> SeriesSet:
 
 def _key(source: Source, rule: str) -> str:
     digest = hashlib.sha256()
-    modules = (columns, load, read, rules, series, weather)
+    modules = (columns, grid, load, read, rules, series, weather)
     for path in [*source.paths, *(Path(str(module.__file__)) for module in modules)]:
         try:
             with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""A table of readings into a `SeriesSet`: read, order, refuse or repair, lay out by hour."""
+"""A table of readings into a `SeriesSet`: read, order, refuse or repair, lay out on its grid."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +16,9 @@ from data.columns import (
     require_columns,
     series_words,
 )
+from data.grid import HOUR, are_months, common_phase, common_step, differences, every, stamp
 from data.read import Kind, column_names, read_columns, row_name
-from data.series import SeriesSet, stamp
+from data.series import SeriesSet
 from data.weather import add_covariates
 
 NAME_THEM = (
@@ -36,7 +37,7 @@ class Source:
     metadata_path: Path | None = None
     covariates: tuple[str, ...] = ()
     meters: tuple[int, ...] | None = None  # meter codes to keep, None for all
-    duplicates: str = "error"  # two readings for one hour: error, first, last or mean
+    duplicates: str = "error"  # two readings for one time: error, first, last or mean
     negative: str = "clip"  # readings below zero: clip or keep
     utc_offset: tuple[tuple[str, int], ...] = ()  # hours to add to the weather of a site, or of "*"
 
@@ -51,10 +52,11 @@ class Readings:
     """The n readings of a table, in the order of the file."""
 
     path: Path
+    time: str  # the column of times
     lines: int  # rows of the file: reading i is from row i modulo this
     ids: dict[str, np.ndarray]  # column -> (n,)
     names: np.ndarray | None  # what the numbers in `ids` stand for, in a wide table
-    tick: np.ndarray  # (n,) int64
+    minute: np.ndarray  # (n,) int64, since 1970-01-01
     reading: np.ndarray  # (n,) float64
     covariates: dict[str, np.ndarray]  # column -> (n,)
     notes: list[str] = field(default_factory=list)
@@ -105,10 +107,11 @@ def _read_long(source: Source) -> Readings:
     columns, notes = read_columns(path, kinds, roles.time_format)
     return Readings(
         path=path,
+        time=roles.timestamp,
         lines=columns[roles.target].size,
         ids={name: columns[name] for name in roles.id},
         names=None,
-        tick=columns[roles.timestamp],
+        minute=columns[roles.timestamp],
         reading=columns[roles.target],
         covariates={name: columns[name] for name in own},
         notes=notes,
@@ -128,13 +131,14 @@ def _read_wide(source: Source) -> Readings:
     kinds: dict[str, Kind] = {roles.timestamp: "time"}
     kinds |= dict.fromkeys([*names, *own], "number")
     columns, notes = read_columns(path, kinds, roles.time_format)
-    tick = columns[roles.timestamp]
+    minute = columns[roles.timestamp]
     return Readings(
         path=path,
-        lines=tick.size,
-        ids={SERIES: np.repeat(np.arange(len(names)), tick.size)},
+        time=roles.timestamp,
+        lines=minute.size,
+        ids={SERIES: np.repeat(np.arange(len(names)), minute.size)},
         names=np.array(names),
-        tick=np.tile(tick, len(names)),
+        minute=np.tile(minute, len(names)),
         reading=np.concatenate([columns[name] for name in names]),
         covariates={name: np.tile(columns[name], len(names)) for name in own},
         notes=notes,
@@ -160,9 +164,9 @@ def _kept_rows(source: Source, table: Readings) -> np.ndarray:
 
 
 def _order(table: Readings, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows by series and hour, and one ascending key of both for each."""
-    tick = table.tick[kept]
-    tick -= tick.min()
+    """Rows by series and time, and one ascending key of both for each."""
+    minute = table.minute[kept]
+    minute -= minute.min()
     key = np.zeros(kept.size, dtype=np.int64)
     for values in table.ids.values():
         values = values[kept]
@@ -170,7 +174,7 @@ def _order(table: Readings, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         # long.
         present = np.unique(values)
         key = key * present.size + np.searchsorted(present, values)
-    key = key * (tick.max() + 1) + tick
+    key = key * (minute.max() + 1) + minute
     order = np.argsort(key, kind="stable")
     return kept[order], key[order]
 
@@ -178,21 +182,21 @@ def _order(table: Readings, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _resolve_duplicates(
     source: Source, table: Readings, order: np.ndarray, key: np.ndarray
 ) -> np.ndarray:
-    """One row an hour: equal ones are dropped, contradicting ones refused unless told otherwise."""
+    """One row a time: equal ones are dropped, contradicting ones refused unless told otherwise."""
     new = np.r_[True, key[1:] != key[:-1]]
     if new.all():
         return order
     path, reading = table.path, table.reading
     start = np.flatnonzero(new)
-    tick_of_row = np.cumsum(new) - 1
-    first = order[start][tick_of_row]
+    time_of_row = np.cumsum(new) - 1
+    first = order[start][time_of_row]
     blank = np.isnan(reading[order])
     clash = np.flatnonzero((reading[order] != reading[first]) & ~(blank & np.isnan(reading[first])))
     if clash.size and source.duplicates == "error":
         a, b = first[clash[0]], order[clash[0]]
         raise DataError(
             f"{path}, {table.row(a)} and {table.row(b)}: {table.label(a)} "
-            f"has two readings at {stamp(table.tick[a])}, "
+            f"has two readings at {stamp(table.minute[a])}, "
             f"{reading[a]:g} and {reading[b]:g}; {clash.size} row(s) contradict another. "
             "Mend the file or pass --data.duplicates first, last or mean."
         )
@@ -202,8 +206,8 @@ def _resolve_duplicates(
         note += f"; {clash.size} contradicted another, resolved by '{source.duplicates}'"
     table.notes.append(note)
     if source.duplicates == "mean":
-        count = np.bincount(tick_of_row, ~blank)
-        total = np.bincount(tick_of_row, np.nan_to_num(reading[order]))
+        count = np.bincount(time_of_row, ~blank)
+        total = np.bincount(time_of_row, np.nan_to_num(reading[order]))
         table.reading = reading = reading.copy()  # what was read may be read-only
         reading[order[start]] = total / np.where(count, count, np.nan)
     last = np.r_[start[1:], order.size] - 1
@@ -211,15 +215,16 @@ def _resolve_duplicates(
 
 
 def _lay_out(table: Readings, order: np.ndarray) -> tuple[SeriesSet, np.ndarray]:
-    """The series on their hourly grid, and the cell of each ordered row."""
+    """The series on their grid of times, and the cell of each ordered row."""
     ids = {name: values[order] for name, values in table.ids.items()}
-    tick, reading = table.tick[order], table.reading[order]
+    minute, reading = table.minute[order], table.reading[order]
     new = np.r_[True, np.zeros(order.size - 1, dtype=bool)]
     for values in ids.values():
         new[1:] |= values[1:] != values[:-1]
     start = np.flatnonzero(new)
     last = np.r_[start[1:], order.size] - 1
-    _refuse_sparse(table, tick, new)
+    step, phase = _find_grid(table, order, minute, new)
+    tick = (minute - phase) // step
     first_tick = tick[start]
     offset = np.r_[0, np.cumsum(tick[last] - first_tick + 1)]
     of_row = np.cumsum(new) - 1
@@ -229,7 +234,7 @@ def _lay_out(table: Readings, order: np.ndarray) -> tuple[SeriesSet, np.ndarray]
     blank = int(np.isnan(reading).sum())
     if grid.size - order.size + blank:
         table.notes.append(
-            f"readings: {grid.size - order.size:,} hours have no row and {blank:,} rows no "
+            f"readings: {grid.size - order.size:,} times have no row and {blank:,} rows no "
             "reading; windows that need one are left out"
         )
     of_series = {name: values[start] for name, values in ids.items()}
@@ -244,18 +249,56 @@ def _lay_out(table: Readings, order: np.ndarray) -> tuple[SeriesSet, np.ndarray]
         covariates=np.empty((0, 0), dtype=np.float32),
         covariate_start=np.zeros(start.size, dtype=np.int64),
         notes=table.notes,
+        step=step,
+        phase=phase,
     )
     return series, cell
 
 
-def _refuse_sparse(table: Readings, tick: np.ndarray, new: np.ndarray) -> None:
-    """Daily readings, say, would make a grid of gaps, in which no window is whole."""
-    steps = np.diff(tick)[~new[1:]]
-    if steps.size >= 3 and (steps > 1).all():
+def _find_grid(
+    table: Readings, order: np.ndarray, minute: np.ndarray, new: np.ndarray
+) -> tuple[int, int]:
+    """Step and phase that all times have in common.
+
+    Args:
+        table: for messages.
+        order: (n,) the rows by series and time, one for each.
+        minute: (n,) their times.
+        new: (n,) where a series begins.
+
+    Raises:
+        DataError: a time is off the grid of most others.
+    """
+    between = differences(minute, new)
+    step = common_step(between, otherwise=HOUR)
+    phase = common_phase(minute, step)
+    stray = np.flatnonzero(minute % step != phase)
+    if are_months(between):
         raise DataError(
-            f"{table.path}: no two readings of a series are an hour apart, most are "
-            f"{int(np.median(steps))} hours; hourly series are needed"
+            f"{table.path}, column {table.time}: there is a reading every month, and months are "
+            "not of one length; use readings at equal steps, every day or every week say"
         )
+    if stray.size:
+        row = int(order[stray].min())
+        raise DataError(
+            f"{table.path}, column {table.time}, {table.row(row)}: "
+            f"{_off_grid(int(table.minute[row]), step, phase)}; mend the time or drop the row; a "
+            "table of several steps has to be brought to one"
+        )
+    if step != HOUR:
+        table.notes.append(f"{table.path.name}: a reading {every(step)}")
+    return step, phase
+
+
+def _off_grid(minute: int, step: int, phase: int) -> str:
+    """What is wrong with a time, in words."""
+    before = minute - (minute - phase) % step
+    if (step, phase) == (HOUR, 0):
+        return f"{stamp(minute)} is not a whole hour, and there is a reading every hour"
+    return (
+        f"{stamp(minute)} lies between {stamp(before)} and {stamp(before + step)}, and there is a "
+        f"reading {every(step)}"
+    )
 
 
 def _clip_negative(source: Source, table: Readings, kept: np.ndarray, series: SeriesSet) -> None:

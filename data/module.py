@@ -1,4 +1,4 @@
-"""Hourly meters, in the layout of GEPIII (the ASHRAE contest) or any other, as a DataModule."""
+"""Meters, in the layout of GEPIII (the ASHRAE contest) or any other, as a DataModule."""
 
 import hashlib
 from dataclasses import dataclass
@@ -12,14 +12,15 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 
 from data import boosting, building_physics, synthetic
-from data.baselines import linear_forecast, naive_forecasts
+from data.baselines import linear_forecast, naive_forecasts, season
 from data.cache import cache_folder, cached_series
 from data.columns import GEPIII_ROLES, TIME, DataError, Roles
+from data.grid import every
 from data.load import Source
 from data.rules import GEPIII_UTC_OFFSET
 from data.scaling import fit_scaling
 from data.scores import scores
-from data.series import SeriesSet, stamp
+from data.series import SeriesSet
 from data.splits import Range, split_ranges
 from data.windows import Batch, DeviceSeries, WindowLoader, Windows, find_windows
 
@@ -29,7 +30,7 @@ RESERVED = ("prediction", "forecast", "rows")  # columns of predictions.csv and 
 
 @dataclass(frozen=True)
 class Part:
-    """What a split is made of: the hours `reach` of the series of a file."""
+    """What a split is made of: the ticks `reach` of the series of a file."""
 
     series: SeriesSet
     reach: Range
@@ -37,7 +38,7 @@ class Part:
 
 
 class SeriesDataModule(L.LightningDataModule):
-    """Hourly meters and weather: folders or files of the GEPIII layout, or a table of one's own.
+    """Meters and weather: folders or files of the GEPIII layout, or a table of one's own.
 
     Without `root` and paths a seeded stand-in of GEPIII's layout is generated in the cache.
 
@@ -61,17 +62,17 @@ class SeriesDataModule(L.LightningDataModule):
         test_end: last date of test; without it, the end of the data.
         val_fraction: share of time for validation, where no dates are given.
         test_fraction: share of time for test, where no dates are given.
-        window: hours that the model sees.
+        window: readings that the model sees, 48 hours of hourly ones say.
         covariates: columns beside the reading, of the weather or of the meter file; none beside
             `path`, unless they are named.
         meters: meter codes to use (0 electricity, 1 chilled water, 2 steam, 3 hot water).
         rules: whose known errors to mend: none, gepiii or cambridge.
         utc_offset: hours to add to the weather's time stamps to get the meters' local time, for all
             sites or by site; not given, 0 (GEPIII's own under `rules gepiii`).
-        duplicates: two contradicting readings for one hour: error, or keep first, last or mean.
+        duplicates: two contradicting readings for one time: error, or keep first, last or mean.
         transform: set with --model.transform.
         fraction: share of the series to train on, whole series drawn by the seed.
-        next_hour: predict also the hour after the end of each series.
+        next_hour: predict also the hour (or whatever the step is) after the end of each series.
         batch_size: windows a batch.
     """
 
@@ -236,6 +237,8 @@ class SeriesDataModule(L.LightningDataModule):
         if self.windows:
             return
         parts = {} if stage == "predict" and self.predict_path else self._parts()
+        to_predict = self._to_predict(parts.get("test"))
+        self._refuse_steps([*parts.values(), *([to_predict] if to_predict else [])])
         for split, part in parts.items():
             self._refuse_short(part)
             self.windows[split] = find_windows(part.series, self.window, *part.reach)
@@ -245,12 +248,8 @@ class SeriesDataModule(L.LightningDataModule):
             self._thin_training()
         if parts:
             self._describe(next(iter(parts.values())).series)
-        if self.predict_path is not None:
-            series = self._load(self.predict_path)
-            to_predict = Part(series, series.span(), self.predict_path)
+        if to_predict is not None:
             self.windows["predict"] = self._predict_windows(to_predict)
-        elif "test" in parts:
-            self.windows["predict"] = self._predict_windows(parts["test"])
 
     def _parts(self) -> dict[str, Part]:
         """The splits: parts of the time of one file, or whole files of their own."""
@@ -268,6 +267,28 @@ class SeriesDataModule(L.LightningDataModule):
         return {
             split: Part(loaded[path], loaded[path].span(), path) for split, path in named.items()
         }
+
+    def _to_predict(self, test: Part | None) -> Part | None:
+        """What predictions are made of: a file of its own, or else the test part."""
+        if self.predict_path is None:
+            return test
+        series = self._load(self.predict_path)
+        return Part(series, series.span(), self.predict_path)
+
+    def _refuse_steps(self, parts: list[Part]) -> None:
+        """One model forecasts at one step."""
+        first = parts[0]
+        for part in parts:
+            if part.series.step != first.series.step:
+                raise DataError(
+                    f"{part.path} has a reading {every(part.series.step)}, and {first.path} "
+                    f"{every(first.series.step)}; bring the files to one step"
+                )
+
+    @property
+    def step(self) -> int:
+        """Minutes from one reading to the next, once the data are set up."""
+        return next(iter(self.windows.values())).series.step
 
     def _fit_scaling(self, train: Part) -> None:
         log1p = self.transform == "log1p"
@@ -287,9 +308,10 @@ class SeriesDataModule(L.LightningDataModule):
         )
         if not len(found):
             self._refuse_short(part)
+            start, end = map(part.series.stamp, part.reach)
             raise DataError(
-                f"{part.path}: no {self.window} consecutive hours with readings lie between "
-                f"{stamp(first)} and {stamp(last)}: there is nothing to predict from"
+                f"{part.path}: no {self.window} consecutive times with readings lie between "
+                f"{start} and {end}: there is nothing to predict from"
             )
         return found
 
@@ -303,16 +325,16 @@ class SeriesDataModule(L.LightningDataModule):
                 f"{series.length[longest]}, needed={need} ({series.name(longest)})"
             )
         if short.size:
-            self._say(f"{short.size} series shorter than {need} hours are skipped")
+            self._say(f"{short.size} series shorter than {need} rows are skipped")
 
     def _refuse_empty(self, split: str, part: Part) -> None:
         if len(self.windows[split]):
             return
-        first, last = (stamp(tick) for tick in part.reach)
-        start, end = (stamp(tick) for tick in part.series.span())
+        first, last = map(part.series.stamp, part.reach)
+        start, end = map(part.series.stamp, part.series.span())
         raise DataError(
             f"split '{split}' ({first} to {last}) holds no window of {self.window} + 1 consecutive "
-            f"hours with readings; the data run from {start} to {end}. Move --data.train_end, "
+            f"times with readings; the data run from {start} to {end}. Move --data.train_end, "
             "--data.val_end and --data.test_end, or shorten --data.window."
         )
 
@@ -330,9 +352,9 @@ class SeriesDataModule(L.LightningDataModule):
 
     def _describe(self, series: SeriesSet) -> None:
         counts = ", ".join(f"{split} {len(self.windows[split]):,}" for split in self.windows)
-        start, end = (stamp(tick) for tick in series.span())
+        start, end = map(series.stamp, series.span())
         self._say(f"{series.counted()}, {start} to {end}")
-        self._say(f"windows of {self.window} h: {counts}")
+        self._say(f"windows of {self.window} rows: {counts}")
 
     # -- loaders -------------------------------------------------------------------------------
 
@@ -397,7 +419,7 @@ class SeriesDataModule(L.LightningDataModule):
         return forecasts
 
     def naive_error(self, series: SeriesSet) -> np.ndarray:
-        """The mean absolute error of yesterday's reading on the training windows' targets, (S,).
+        """The mean absolute error of the naive seasonal forecast on the training targets, (S,).
 
         MASE is in units of it. NaN for a series that has none, or that was not trained on.
         """
@@ -405,9 +427,9 @@ class SeriesDataModule(L.LightningDataModule):
         if train is None or train.series is not series:
             return np.full(len(series), np.nan)
         actual = series.reading[train.cell + train.length]
-        yesterday = naive_forecasts(train)["same hour yesterday"]
+        naive = naive_forecasts(train)[season(series.step)]
         nothing = np.full(len(series), np.nan)
-        return scores(yesterday, actual, series.series_of(train.cell), nothing).mae
+        return scores(naive, actual, series.series_of(train.cell), nothing).mae
 
 
 def _require(condition: bool, message: str) -> None:

@@ -25,10 +25,10 @@ Kind = Literal["time", "meter", "id", "number"]
 
 DATES = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y/%m/%d")
 CLOCKS = ("%H:%M:%S", "%H:%M", "%I:%M:%S %p", "%I:%M %p")
-TIME_FORMATS = tuple(f"{date} {clock}" for date in DATES for clock in CLOCKS)
+TIME_FORMATS = (*(f"{date} {clock}" for date in DATES for clock in CLOCKS), *DATES)
 """What is tried where times are not written as in ISO 8601, 2016-12-31 23:00."""
 
-ZONE = re.compile(r"\d(Z|[+-]\d\d:?\d\d)$")
+ZONE = re.compile(r":\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)$")
 
 
 def column_names(path: Path) -> list[str]:
@@ -46,7 +46,7 @@ def read_columns(
 
     Args:
         path: the file.
-        wanted: names, all present, and what they are. A time becomes int64 hours since 1970-01-01
+        wanted: names, all present, and what they are. A time becomes int64 minutes since 1970-01-01
             (of the time as written), a meter its int64 code, an id int64 (or text, where some are
             no whole numbers), a number float64, NaN for a blank, a null word or a value beyond
             float32.
@@ -74,7 +74,7 @@ def read_columns(
             column = pc.cast(column, pa.string())
         where = f"{path}, column {name}"
         if kind == "time":
-            columns[name] = _hours(column, where, path, time_format, notes)
+            columns[name] = _minutes(column, where, path, time_format, notes)
         elif kind == "meter":
             columns[name] = _meter_codes(column, where, path)
         elif kind == "id":
@@ -182,28 +182,27 @@ def _refuse_nulls(column: pa.ChunkedArray, where: str, path: Path) -> None:
         )
 
 
-def _hours(
+def _minutes(
     column: pa.ChunkedArray, where: str, path: Path, time_format: str | None, notes: list[str]
 ) -> np.ndarray:
     if pa.types.is_timestamp(column.type) and column.type.tz is not None:
         raise DataError(
             f"{where}: the times carry the zone {column.type.tz}; write local times without a zone"
         )
-    remedy = "write whole hours of local time as 2016-12-31 23:00:00, without a zone"
+    remedy = "write local times as 2016-12-31 23:00:00, without a zone"
     _refuse_nulls(column, where, path)
     if pa.types.is_string(column.type):
         column = pc.utf8_trim_whitespace(column)
         column = _parsed(column, where, path, time_format, notes)
     seconds = _cast(column, pa.timestamp("s"), where, path, remedy).to_numpy().astype(np.int64)
-    odd = np.flatnonzero(seconds % 3600)
+    odd = np.flatnonzero(seconds % 60)
     if odd.size:
-        stamp = np.datetime64(int(seconds[odd[0]]), "s")
-        step = int(np.diff(np.unique(seconds)).min(initial=3600))
-        every = f"; there is one every {step // 60} minutes" if step in range(60, 3600, 60) else ""
+        time = str(np.datetime64(int(seconds[odd[0]]), "s")).replace("T", " ")
         raise DataError(
-            f"{where}, {row_name(path, int(odd[0]))}: {stamp} is not a whole hour{every}; {remedy}"
+            f"{where}, {row_name(path, int(odd[0]))}: {time} is not a whole minute; round the "
+            "times to minutes, with one reading for each"
         )
-    return seconds // 3600
+    return seconds // 60
 
 
 def _parsed(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from data.columns import BUILDING, DataError
+from data.grid import HOUR, every
 from data.series import SeriesSet
 
 KBTU_TO_KWH = 0.2931
@@ -19,8 +20,18 @@ KBTU_TO_KWH = 0.2931
 GEPIII_UTC_OFFSET = dict(enumerate((-5, 0, -7, -5, -8, 0, -5, -5, -5, -6, -7, -5, 0, -6, -5, -5)))
 
 
-def _hour(text: str) -> int:
-    return int(np.datetime64(text, "h").astype(np.int64))
+def _minute(text: str) -> int:
+    return int(np.datetime64(text, "m").astype(np.int64))
+
+
+def _cells(series: SeriesSet, hours: int) -> int:
+    """How many readings are so many hours."""
+    if series.step > HOUR:
+        raise DataError(
+            "--data.rules is for readings every hour or more often, and there is one "
+            f"{every(series.step)}; leave it out"
+        )
+    return -(-hours * HOUR // series.step)
 
 
 def _runs(series: SeriesSet) -> tuple[np.ndarray, np.ndarray]:
@@ -53,12 +64,12 @@ def long_zero_runs(series: SeriesSet, hours: int, *, keep_seasonal: bool = False
     water whose middle lies in October to April (all sites are on the northern half of the Earth).
     """
     start, length = _runs(series)
-    chosen = (series.reading[start] == 0) & (length >= hours)
+    chosen = (series.reading[start] == 0) & (length >= _cells(series, hours))
     start, length = start[chosen], length[chosen]
     what = f"zero for {hours} h and more"
     if keep_seasonal:
-        middle = series.cell_ticks()[start + length // 2]
-        month = middle.astype("datetime64[h]").astype("datetime64[M]").astype(np.int64) % 12 + 1
+        middle = series.minute(series.cell_ticks()[start + length // 2])
+        month = middle.astype("datetime64[m]").astype("datetime64[M]").astype(np.int64) % 12 + 1
         warm = (month >= 5) & (month <= 9)
         meter = series.meter[series.cell_series()[start]]
         off_season = np.where(meter == 1, ~warm, np.isin(meter, (2, 3)) & warm)
@@ -70,7 +81,7 @@ def long_zero_runs(series: SeriesSet, hours: int, *, keep_seasonal: bool = False
 def stuck_runs(series: SeriesSet, hours: int) -> None:
     """One value other than zero for `hours` and more is a stuck meter."""
     start, length = _runs(series)
-    chosen = (length >= hours) & (series.reading[start] != 0)
+    chosen = (length >= _cells(series, hours)) & (series.reading[start] != 0)
     _blank_runs(series, start[chosen], length[chosen], f"one value for {hours} h and more")
 
 
@@ -84,7 +95,7 @@ def gepiii(series: SeriesSet) -> None:
     site_0 = (building <= 104) & (meter == 0)
     _blank(
         series,
-        site_0 & (series.cell_ticks() < _hour("2016-05-20T18")),
+        site_0 & (series.minute(series.cell_ticks()) < _minute("2016-05-20T18:00")),
         "electricity of buildings 0-104 before 2016-05-20 18:00",
     )
     series.reading[site_0] *= KBTU_TO_KWH

@@ -35,8 +35,8 @@ def fit_scaling(
     series: SeriesSet, names: tuple[str, ...], first_tick: int, last_tick: int, log1p: bool
 ) -> tuple[Scaling, list[str]]:
     """Statistics of the rows of `series` from first_tick to last_tick, and warnings about them."""
-    hours = series.cell_ticks()
-    training = (hours >= first_tick) & (hours <= last_tick)
+    ticks = series.cell_ticks()
+    training = (ticks >= first_tick) & (ticks <= last_tick)
     reading = series.reading[training]
     mean, std, constant = _moments(np.log1p(reading) if log1p else reading)
     notes = ["the readings are constant in the training rows"] if constant else []

@@ -1,8 +1,8 @@
-"""Hourly series, all in one flat array.
+"""Series of readings at equal steps of time, all in one flat array.
 
-The series lie one after the other, an hour a cell, NaN where nothing was read. A window is then a
-range of cells, and a data set of 20 million rows is 80 MB. When a cell is, its tick says: hours
-since 1970-01-01, local time.
+The series lie one after the other, a step a cell, NaN where nothing was read. A window is then a
+range of cells, and a data set of 20 million rows is 80 MB. When a cell is, its tick says: tick t is
+`t * step + phase` minutes since 1970-01-01, local time.
 """
 
 import hashlib
@@ -12,14 +12,15 @@ from pathlib import Path
 import numpy as np
 
 from data.columns import BUILDING, METER, NO_METER, meter_label, series_words
+from data.grid import HOUR, stamp
 
 ID = "id "  # before a column's name, in the file that `SeriesSet.save` writes
-OTHERS = ("ids", "notes")  # fields that are no arrays
+OTHERS = ("ids", "notes", "step", "phase")  # fields that are no arrays
 
 
 @dataclass
 class SeriesSet:
-    """S series of hourly readings, N cells in all, with W covariates.
+    """S series of readings on one grid of times, N cells in all, with W covariates.
 
     Covariates from the weather are stored once a site, those of the meter file once a series:
     `covariate_start` says where a series' first cell stands in either case.
@@ -33,6 +34,8 @@ class SeriesSet:
     covariates: np.ndarray  # (M, W) float32, NaN = missing
     covariate_start: np.ndarray  # (S,) int64
     notes: list[str] = field(default_factory=list)  # what was dropped, filled or repaired
+    step: int = HOUR  # minutes from a tick to the next
+    phase: int = 0  # minutes from 1970-01-01 00:00 to tick 0, less than a step
 
     def __len__(self) -> int:
         return self.offset.size - 1
@@ -47,7 +50,7 @@ class SeriesSet:
 
     @property
     def length(self) -> np.ndarray:
-        """(S,) hours of each series."""
+        """(S,) cells of each series."""
         return np.diff(self.offset)
 
     def series_of(self, cell: np.ndarray) -> np.ndarray:
@@ -57,6 +60,18 @@ class SeriesSet:
     def tick_of(self, cell: np.ndarray) -> np.ndarray:
         """The tick of each of some cells, (n,) int64."""
         return cell + (self.first_tick - self.offset[:-1])[self.series_of(cell)]
+
+    def minute(self, tick: np.ndarray) -> np.ndarray:
+        """Minutes since 1970-01-01 of some ticks, (n,) int64."""
+        return tick * self.step + self.phase
+
+    def tick_at(self, minute: np.ndarray) -> np.ndarray:
+        """The last tick that is not after each of some times, (n,) int64 minutes."""
+        return (minute - self.phase) // self.step
+
+    def stamp(self, tick: int) -> str:
+        """The time of a tick as text."""
+        return stamp(int(tick) * self.step + self.phase)
 
     def cell_series(self) -> np.ndarray:
         """(N,) the series of each cell."""
@@ -109,6 +124,7 @@ class SeriesSet:
         arrays = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in OTHERS}
         arrays |= {ID + name: values for name, values in self.ids.items()}
         arrays["notes"] = np.array(self.notes, dtype=np.str_)
+        arrays["grid"] = np.array([self.step, self.phase])
         with path.open("wb") as file:  # a file object: savez would add a suffix to a name
             np.savez(file, allow_pickle=False, **arrays)
 
@@ -118,9 +134,6 @@ class SeriesSet:
         with np.load(path, allow_pickle=False) as stored:
             arrays = {f.name: stored[f.name] for f in fields(cls) if f.name not in OTHERS}
             ids = {name.removeprefix(ID): stored[name] for name in stored if name.startswith(ID)}
-            return cls(ids=ids, notes=stored["notes"].tolist(), **arrays)
-
-
-def stamp(tick: int) -> str:
-    """A tick as text."""
-    return str(np.datetime64(int(tick), "h").astype("datetime64[m]")).replace("T", " ")
+            step, phase = stored["grid"].tolist()
+            notes = stored["notes"].tolist()
+            return cls(ids=ids, notes=notes, step=step, phase=phase, **arrays)

@@ -3,23 +3,26 @@
 import numpy as np
 
 from data.columns import DataError
+from data.grid import DAY
 from data.series import SeriesSet
 
 SPLITS = ("train", "val", "test")
 Range = tuple[int, int]
-"""First and last hour, both included."""
+"""First and last tick, both included."""
 
 
-def end_hour(flag: str, text: str) -> int:
-    """Last hour of an end bound; a date without a time means the whole of that day."""
+def end_tick(series: SeriesSet, flag: str, text: str) -> int:
+    """Last tick of an end bound; a date without a time means the whole of that day."""
     try:
-        hour = int(np.datetime64(text.strip().replace(" ", "T"), "h").astype(np.int64))
-        whole_day = np.datetime64(text.strip().replace(" ", "T")).dtype == np.dtype("datetime64[D]")
+        time = np.datetime64(text.strip().replace(" ", "T"))
+        minute = int(time.astype("datetime64[m]").astype(np.int64))
     except ValueError as error:
         raise DataError(
             f"--data.{flag}: {text!r} is not a date; write 2016-07-31 or 2016-07-31 12:00"
         ) from error
-    return hour + 23 if whole_day else hour
+    if time.dtype == np.dtype("datetime64[D]"):
+        minute += DAY - 1
+    return int(series.tick_at(np.array(minute)))
 
 
 def split_ranges(
@@ -28,7 +31,7 @@ def split_ranges(
     val_fraction: float,
     test_fraction: float,
 ) -> dict[str, Range]:
-    """The three ranges of one data set; one of them may hold no hour of it.
+    """The three ranges of one data set; one of them may hold no tick of it.
 
     Args:
         series: the data; their span is what the shares are of.
@@ -41,16 +44,16 @@ def split_ranges(
     """
     first, last = series.span()
     train_end, val_end, test_end = (ends[f"{split}_end"] for split in SPLITS)
-    final = last if test_end is None else end_hour("test_end", test_end)
+    final = last if test_end is None else end_tick(series, "test_end", test_end)
     if (train_end is None) != (val_end is None):
         raise DataError("give --data.train_end and --data.val_end together, or neither")
     if train_end is not None and val_end is not None:
-        cuts = [end_hour("train_end", train_end), end_hour("val_end", val_end)]
+        cuts = [end_tick(series, "train_end", train_end), end_tick(series, "val_end", val_end)]
     else:
-        hours = final - first + 1
+        ticks = final - first + 1
         cuts = [
-            first + round(hours * (1 - val_fraction - test_fraction)) - 1,
-            first + round(hours * (1 - test_fraction)) - 1,
+            first + round(ticks * (1 - val_fraction - test_fraction)) - 1,
+            first + round(ticks * (1 - test_fraction)) - 1,
         ]
     return {
         "train": (first, cuts[0]),

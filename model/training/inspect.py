@@ -10,7 +10,8 @@ import yaml
 from lightning.pytorch.cli import LightningArgumentParser
 
 from data.columns import GEPIII_ROLES, Roles
-from data.series import SeriesSet, stamp
+from data.grid import every
+from data.series import SeriesSet
 from model.training.cli import ROOT, TrainCLI, short_path
 
 SHOWN = 12  # series
@@ -69,14 +70,14 @@ class InspectCLI(TrainCLI):
 def series_table(path: Path, series: SeriesSet) -> str:
     """The first series of a table: how long they are and what is missing, 80 columns."""
     missing = np.isnan(series.reading)
-    lines = [f"\n{path}: {series.counted()}, an hour a row", ""]
-    lines.append(f"{'series':<32}{'from':<18}{'hours':>8}{'missing':>9}{'mean':>12}")
+    lines = [f"\n{path}: {series.counted()}, a row {every(series.step)}", ""]
+    lines.append(f"{'series':<32}{'from':<18}{'rows':>8}{'missing':>9}{'mean':>12}")
     for s in range(min(SHOWN, len(series))):
         cells = slice(series.offset[s], series.offset[s + 1])
         there = series.reading[cells][~missing[cells]]
         mean = f"{there.mean():.4g}" if there.size else "-"
         lines.append(
-            f"{series.name(s)[:31]:<32}{stamp(series.first_tick[s]):<18}"
+            f"{series.name(s)[:31]:<32}{series.stamp(series.first_tick[s]):<18}"
             f"{series.length[s]:>8,}{int(missing[cells].sum()):>9,}{mean:>12}"
         )
     if len(series) > SHOWN:
@@ -86,13 +87,13 @@ def series_table(path: Path, series: SeriesSet) -> str:
 
 def split_table(data: Any) -> str:
     """From when to when the splits are, and the windows that they hold."""
-    lines = ["", f"{'split':<12}{'predicted hours from':<23}{'to':<18}{'windows':>12}"]
+    lines = ["", f"{'split':<12}{'predicted from':<18}{'to':<18}{'windows':>12}"]
     for split, windows in data.windows.items():
         if split == "predict":
             continue
-        hours = windows.series.tick_of(windows.cell) + windows.length
-        first, last = stamp(hours.min()), stamp(hours.max())
-        lines.append(f"{split:<12}{first:<23}{last:<18}{len(windows):>12,}")
+        ticks = windows.series.tick_of(windows.cell) + windows.length
+        first, last = map(windows.series.stamp, (ticks.min(), ticks.max()))
+        lines.append(f"{split:<12}{first:<18}{last:<18}{len(windows):>12,}")
     return "\n".join(lines)
 
 

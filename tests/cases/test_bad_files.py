@@ -18,7 +18,7 @@ from tests.cases.meter_files import (
 )
 from tests.conftest import INPUTS, assert_refused, one_file
 
-WHOLE_HOURS = "write whole hours of local time"
+LOCAL = "write local times as 2016-12-31 23:00:00"
 
 
 @pytest.mark.parametrize(
@@ -27,8 +27,9 @@ WHOLE_HOURS = "write whole hours of local time"
         ("04:00:00", "04:00:00+01:00", ["column timestamp, line 6", "+01:00", "without a zone"]),
         (":00:00,", ":00:00Z,", ["column timestamp, line 2", "00Z", "without a zone"]),
         (":00:00,", ":00:00 UTC,", ["column timestamp, line 2", "UTC", "without a zone"]),
-        ("04:00:00", "04:30:00", ["column timestamp, line 6", "not a whole hour", WHOLE_HOURS]),
-        ("2016-01-01 04", "1.1.2016 04", ["column timestamp, line 6", "1.1.2016", WHOLE_HOURS]),
+        ("04:00:00", "04:30:00", ["column timestamp, line 6", "04:30 is not a whole hour", "mend"]),
+        ("04:00:00", "04:00:30", ["column timestamp, line 6", "not a whole minute", "round"]),
+        ("2016-01-01 04", "1.1.2016 04", ["column timestamp, line 6", "1.1.2016", LOCAL]),
         ("2016-01-01 04:00:00", "", ["column timestamp, line 6", "blank", "fill it or drop"]),
         ("04:00:00,1", "04:00:00,", ["column building_id, line 6", "blank", "fill it or drop"]),
         ("04:00:00,1,0", "04:00:00,1,", ["column meter, line 6", "blank", "fill it or drop"]),

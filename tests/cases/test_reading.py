@@ -56,7 +56,7 @@ def test_a04_weather_in_utc_is_shifted_to_local_time(
     assert series.cell_ticks()[air.argmax()] % 24 == peak
     assert air.max() == 28
     assert air[missing] == pytest.approx((air[missing - 1] + air[missing + 1]) / 2)
-    assert "air_temperature: 1 of 24 hours missing, 1 interpolated" in r.text
+    assert "air_temperature: 1 of 24 values missing, 1 interpolated" in r.text
     seen = batches(r)  # no row was lost, and the model sees the shifted weather
     assert seen.target.tolist() == list(range(104, 124))
     assert seen.covariates[peak - 3, 3, 0] == 28
@@ -105,8 +105,8 @@ def test_a14_blank_and_infinite_cells_are_missing(run: RunTrain) -> None:
     assert (seen.reading.diff() == 1).all()
     assert (seen.covariates == 5).all()
     assert np.flatnonzero(np.isnan(r.data.windows["train"].series.reading)).tolist() == [1]
-    assert "0 hours have no row and 1 rows no reading" in r.text
-    assert "air_temperature: 4 of 11 hours missing, 4 interpolated" in r.text
+    assert "0 times have no row and 1 rows no reading" in r.text
+    assert "air_temperature: 4 of 11 values missing, 4 interpolated" in r.text
     assert "column air_temperature: 2 infinite" in r.text
     assert losses_are_finite(r)
 
@@ -125,7 +125,7 @@ def test_a14_no_window_spans_a_missing_reading(
         assert torch.isfinite(seen.reading).all()
         assert (seen.reading.diff() == 1).all()
     assert batches(r).target.tolist() == [14, 15, 21, 22, 23]
-    expected = "1 hours have no row and 0" if cell is None else "0 hours have no row and 1"
+    expected = "1 times have no row and 0" if cell is None else "0 times have no row and 1"
     assert f"{expected} rows no reading" in r.text
     assert losses_are_finite(r)
 
@@ -212,7 +212,9 @@ def test_a21_parquet_with_odd_types(run: RunTrain) -> None:
     assert series.meter.tolist() == [0]
     assert series.covariates[:-1, 1].tolist() == [3] * 7
     assert np.isnan(series.covariates[-1, 1])
-    assert "floor_count: 1 of 8 hours missing, 0 interpolated, 1 set to the training mean" in r.text
+    assert (
+        "floor_count: 1 of 8 values missing, 0 interpolated, 1 set to the training mean" in r.text
+    )
     assert len(batches(r).target) == 4
     assert losses_are_finite(r)
 

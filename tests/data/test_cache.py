@@ -44,7 +44,7 @@ def test_a_file_is_parsed_once(run: RunTrain, cache: Path, monkeypatch: pytest.M
     monkeypatch.setattr(data.cache, "load_series", fail)
     second = run(*one_file(INPUTS / "A14_nan_inf.csv"), *AIR)
     assert same_data(first, second)
-    assert "4 of 11 hours missing" in second.text
+    assert "4 of 11 values missing" in second.text
     with pytest.raises(AssertionError, match="read again"):  # other options are another entry
         run(*one_file(INPUTS / "A14_nan_inf.csv"), "--data.covariates", "[humidity]")
 

@@ -1,5 +1,6 @@
 """The tables at the end, and a file by meter: the model beside what it has to beat."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from data.series import SeriesSet
 from model.training.callbacks.rows import RowCollector
 
 LIMITS = {"cv_rmse": 30, "nmbe": 10}  # %, of ASHRAE Guideline 14, for hourly data
-NAMES = {"same hour yesterday": "yesterday", "same hour last week": "last week"}
 
 
 def rmsle(forecast: np.ndarray, actual: np.ndarray) -> float:
@@ -89,7 +89,12 @@ def _median(values: np.ndarray) -> float:
 
 
 def _heads(forecasts: dict[str, Any]) -> list[str]:
-    return [NAMES.get(name, name) for name in forecasts]
+    return [_short(name) for name in forecasts]
+
+
+def _short(name: str) -> str:
+    """Yesterday, for the same hour yesterday."""
+    return re.sub(r"^same \w+ ", "", name)
 
 
 def _number(value: float) -> str:
@@ -154,7 +159,7 @@ class ScoreTable(L.Callback):
             without = int(np.isnan(values).sum())
             if without:
                 rank_zero_info(
-                    f"{NAMES.get(name, name)}: scored without {without:,} rows, "
+                    f"{_short(name)}: scored without {without:,} rows, "
                     "whose reading to repeat is missing"
                 )
         naive_error = data.naive_error(series)

@@ -122,7 +122,7 @@ def test_kernels_take_turns_and_see_the_same(
     assert [kernel for _, kernel in announced(done)] == order
     assert kernels_anywhere == [name for name in order for _ in range(2 * STEPS)]
     assert placed == {"on the device": 1}
-    assert done.text.count("data: windows of 4 h") == 1
+    assert done.text.count("data: windows of 4 rows") == 1
 
     record = record_in(folder)
     assert record["blocks"] == 2

@@ -11,12 +11,12 @@ from data.series import SeriesSet
 
 
 class Batch(NamedTuple):
-    """B windows of L hours, in the user's units."""
+    """B windows of L readings, in the user's units."""
 
     reading: torch.Tensor  # (B, L) float32
     covariates: torch.Tensor  # (B, L, W) float32, NaN = missing
-    tick: torch.Tensor  # (B,) int64, of the hour after the window
-    target: torch.Tensor  # (B,) float32, the reading of that hour, NaN = not known
+    minute: torch.Tensor  # (B,) int64, since 1970-01-01, of the tick after the window
+    target: torch.Tensor  # (B,) float32, the reading of that tick, NaN = not known
     cell: torch.Tensor  # (B,) int64, the window's first cell: its name in the data set
     key: torch.Tensor  # (B,) int64, its meter's, see `SeriesSet.keys`
 
@@ -42,10 +42,10 @@ def find_windows(
     target_known: bool = True,
     beyond_end: bool = False,
 ) -> Windows:
-    """All windows within one series whose hours and predicted hour lie in [first_tick, last_tick].
+    """All windows within one series whose ticks and predicted tick lie in [first_tick, last_tick].
 
     No reading of a window is missing; nor is its target, if `target_known`. `beyond_end` adds the
-    window whose predicted hour is the one after the series' end.
+    window whose predicted tick is the one after the series' end.
     """
     missing = np.isnan(series.reading)
     before = np.zeros(missing.size + 1, dtype=np.int32)  # missing readings before each cell
@@ -56,7 +56,7 @@ def find_windows(
         low, high = int(series.offset[s]), int(series.offset[s + 1])
         shift = int(series.first_tick[s]) - low  # tick of a cell = cell + shift
         start = max(low, first_tick - shift)
-        # The predicted hour, `length` cells on, is within the split and within the series.
+        # The predicted tick, `length` cells on, is within the split and within the series.
         stop = min(high + (beyond_end and not target_known), last_tick - shift + 1) - length
         if stop > start:
             whole = before[start + need : stop + need] == before[start:stop]
@@ -76,7 +76,8 @@ class DeviceSeries:
 
         self.reading = put(series.reading)
         self.end = put(series.offset[1:])
-        self.tick_shift = put(series.first_tick - series.offset[:-1])
+        self.step = series.step
+        self.minute_shift = put(series.minute(series.first_tick - series.offset[:-1]))
         self.key = put(series.keys())
         self.covariate_shift = put(series.covariate_start - series.offset[:-1])
         # Overlapping views: row i is the window that starts at cell i. A gather then copies whole
@@ -97,7 +98,7 @@ class DeviceSeries:
         return Batch(
             reading=self.reading_windows[cell],
             covariates=self.covariate_windows[cell + self.covariate_shift[series]],
-            tick=target_cell + self.tick_shift[series],
+            minute=target_cell * self.step + self.minute_shift[series],
             target=torch.where(known, target, torch.nan),
             cell=cell,
             key=self.key[series],

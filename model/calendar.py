@@ -1,4 +1,4 @@
-"""Hour, weekday and season as features, computed on the device from hours since the epoch."""
+"""Time of day, weekday and season as features, computed on the device from minutes."""
 
 import math
 
@@ -7,22 +7,31 @@ import torch
 HOURS_PER_YEAR = 24 * 365.2425
 # (period in hours, harmonics): a working day has edges, which a single sine cannot draw.
 CYCLES = ((24.0, 3), (168.0, 3), (HOURS_PER_YEAR, 1))
-CALENDAR_FEATURES = 2 * sum(harmonics for _, harmonics in CYCLES)
+WAVES = tuple((period, n) for period, harmonics in CYCLES for n in range(1, harmonics + 1))
+CALENDAR_FEATURES = 2 * len(WAVES)
 
 
-def calendar_features(target_hour: torch.Tensor, length: int) -> torch.Tensor:
-    """Sines and cosines of the hour that follows each step of a window.
+def calendar_features(target_minute: torch.Tensor, length: int, step: int = 60) -> torch.Tensor:
+    """Sines and cosines of the tick that follows each step of a window.
+
+    A wave of two ticks or less says nothing and is 0: daily readings have no time of day. The
+    features are as many at any step, so that a network is not made for one.
 
     Args:
-        target_hour: (B,), int64 hours since 1970-01-01 00:00 of the hour after the window.
+        target_minute: (B,), int64 minutes since 1970-01-01 00:00 of the tick after the window.
         length: L.
+        step: minutes from a tick to the next.
 
     Returns:
-        (B, L, CALENDAR_FEATURES), float32; step L-1 describes `target_hour` itself.
+        (B, L, CALENDAR_FEATURES), float32; step L-1 describes `target_minute` itself.
     """
-    back = torch.arange(1 - length, 1, device=target_hour.device)
-    hours = (target_hour.unsqueeze(-1) + back).double()  # (B, L)
-    turns = [n * hours / period for period, harmonics in CYCLES for n in range(1, harmonics + 1)]
+    back = step * torch.arange(1 - length, 1, device=target_minute.device)
+    hours = (target_minute.unsqueeze(-1) + back).double() / 60  # (B, L)
+    turns = [n * hours / period for period, n in WAVES]
     # Reduced to one turn while still in float64: hours since 1970 leave float32 no digits.
     phase = (2 * math.pi * torch.stack([turn % 1.0 for turn in turns], dim=-1)).float()
-    return torch.cat([phase.sin(), phase.cos()], dim=-1)
+    features = torch.cat([phase.sin(), phase.cos()], dim=-1)
+    for number, (period, n) in enumerate(WAVES):
+        if 60 * period / n <= 2 * step:
+            features[..., number :: len(WAVES)] = 0  # its sine and its cosine
+    return features

@@ -1,4 +1,4 @@
-"""S4ConvD between the user's units: what goes in and comes out is kWh, degrees and hours."""
+"""S4ConvD between the user's units: what goes in and comes out is kWh, degrees and minutes."""
 
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ Transform = Literal["log1p", "none"]
 
 
 class Forecaster(nn.Module):
-    """The next hour's reading from a window of readings and covariates.
+    """The next reading from a window of readings and covariates.
 
     Scaling lives here and travels in the state dict: a checkpoint means the same everywhere.
 
@@ -24,10 +24,11 @@ class Forecaster(nn.Module):
         transform: `log1p` models log(1 + reading), for readings >= 0; `none` models the reading.
         relative: the network sees each window relative to its last reading (which it is also told)
             and forecasts the difference to it, so that large and small buildings look alike.
-        calendar: the network is told the hour, weekday and season of the hour after each step; at
-            the last step that is the predicted hour.
+        calendar: the network is told the time of day, weekday and season of the tick after each
+            step; at the last step that is the predicted one.
         meter_features: how many numbers the network is told of each meter, which it learns; see
             `MeterFeatures`.
+        step: minutes from one reading to the next.
         published: run the network in the form of `PublishedS4ConvD`, which is the same function.
         network: the other arguments of `S4ConvD`.
     """
@@ -46,6 +47,7 @@ class Forecaster(nn.Module):
         relative: bool = True,
         calendar: bool = True,
         meter_features: int = 0,
+        step: int = 60,
         published: bool = False,
         **network: Any,
     ) -> None:
@@ -54,6 +56,7 @@ class Forecaster(nn.Module):
         self.transform = transform
         self.relative = relative
         self.calendar = calendar
+        self.step = step
         self.meters = MeterFeatures(meter_features) if meter_features else None
         self.features = self.feature_names(covariates, relative, calendar, meter_features)
         form = PublishedS4ConvD if published else S4ConvD
@@ -68,7 +71,7 @@ class Forecaster(nn.Module):
     def feature_names(
         covariates: list[str], relative: bool, calendar: bool, meter_features: int
     ) -> list[str]:
-        """What the network is told of each hour, in the order of its encoder's columns."""
+        """What the network is told of each reading, in the order of its encoder's columns."""
         names = ["reading", *covariates]
         names += ["level"] * relative
         names += [f"calendar {n}" for n in range(CALENDAR_FEATURES * calendar)]
@@ -97,7 +100,7 @@ class Forecaster(nn.Module):
         self,
         reading: torch.Tensor,
         covariates: torch.Tensor,
-        hour: torch.Tensor,
+        minute: torch.Tensor,
         key: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Forecast in the transform's units: log(1 + kWh) under `log1p`. See `to_user_units`.
@@ -105,7 +108,7 @@ class Forecaster(nn.Module):
         Args:
             reading: (B, L), the user's units, none missing.
             covariates: (B, L, W), the user's units, NaN where missing.
-            hour: (B,), int64 hours since 1970-01-01 00:00 of the predicted hour, local time.
+            minute: (B,), int64 minutes since 1970-01-01 00:00 of the predicted time, local time.
             key: (B,), int64, of each window's meter; None: of meters that nobody knows.
 
         Returns:
@@ -118,9 +121,10 @@ class Forecaster(nn.Module):
         if self.relative:
             features.append(level.expand_as(scaled).unsqueeze(-1))
         if self.calendar:
-            features.append(calendar_features(hour, reading.shape[1]))
+            features.append(calendar_features(minute, reading.shape[1], self.step))
         if self.meters is not None:
-            own = self.meters(torch.zeros_like(hour) if key is None else key)  # 0 is no meter's key
+            nobody = torch.zeros_like(minute)  # 0 is no meter's key
+            own = self.meters(nobody if key is None else key)
             features.append(own.unsqueeze(1).expand(-1, reading.shape[1], -1))
         forecast = self.network(torch.cat(features, dim=-1)).float()
         return (forecast + level.squeeze(-1)) * self.reading_std + self.reading_mean

@@ -9,6 +9,7 @@ import yaml
 from jsonargparse import Namespace
 from lightning.pytorch.utilities import rank_zero_info
 
+from data.grid import HOUR
 from model.training.errors import UsageError
 
 # Hyperparameters that a run may set anew; the others make model and optimiser what they are.
@@ -33,6 +34,7 @@ def read_checkpoint(path: Path, option: str = "ckpt_path") -> dict[str, Any]:
     if "covariates" not in hparams:
         raise UsageError(f"--{option}: {path} was not written by train.py")
     hparams.setdefault("meter_features", 0)  # of before there were any
+    hparams.setdefault("step", HOUR)  # of when there was no other
     return checkpoint
 
 

@@ -19,6 +19,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from cuda_ops import BLOCK_KERNELS, KernelUnavailableError, check_sizes, prepare_kernel
 from data.columns import DataError
+from data.grid import HOUR, every
 from data.module import SeriesDataModule
 from model.precision import set_matmul_precision
 from model.training.callbacks.charts import Charts
@@ -132,6 +133,8 @@ class TrainCLI(LightningCLI):
         parser.link_arguments("data.window", "model.window")
         parser.link_arguments("data.covariates", "model.covariates")
         parser.link_arguments("model.transform", "data.transform")
+        # No option: the data or a checkpoint say it.
+        parser.link_arguments("data.window", "model.step", lambda window: HOUR)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse, or end with a short help or a short complaint."""
@@ -258,12 +261,28 @@ class TrainCLI(LightningCLI):
         rank_zero_info(f"model: S4ConvD, {size:,} parameters; kernel: {how}")
         self.datamodule.prepare_data()
         self.datamodule.setup(self.subcommand)
+        self._refuse_step()
         if self.subcommand == "fit" and self._chooses_epochs:
             share = self.datamodule.batch_size * self.trainer.world_size
             batches = math.ceil(len(self.datamodule.windows["train"]) / share)
             epochs = choose_epochs(batches)
             refuse_finished(self.config.fit.ckpt_path, epochs, "epochs", self.epochs_done)
             self.trainer.fit_loop.max_epochs = epochs
+
+    def _refuse_step(self) -> None:
+        """A trained model forecasts at the step that it was trained at.
+
+        Raises:
+            UsageError: the data have another.
+        """
+        path = self.config[self.subcommand].ckpt_path
+        trained, found = self.model.hparams["step"], self.datamodule.step
+        if path is not None and trained != found:
+            raise UsageError(
+                f"{path} was trained on a reading {every(trained)}, and these data have one "
+                f"{every(found)}; bring them to that step, or train anew, with --init_from if the "
+                "weights are to be a start"
+            )
 
     def _choose_step(self) -> str:
         """How a training step runs.

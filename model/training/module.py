@@ -30,12 +30,13 @@ class S4ConvDModule(L.LightningModule):
     step are none of them: they belong to the run.
 
     Args:
-        window: hours that the model sees; set with --data.window.
+        window: readings that the model sees; set with --data.window.
         covariates: columns beside the reading; set with --data.covariates.
         transform: log1p models log(1 + reading), for readings >= 0; none models the reading itself.
         relative: see each window relative to its last reading, and forecast the difference.
-        calendar: tell the model the hour, weekday and season of the predicted hour.
+        calendar: tell the model the time of day, weekday and season of what it predicts.
         meter_features: numbers that are learnt for each meter, by which it is told from the others.
+        step: minutes from one reading to the next, which the data say.
         norm: LayerNorm in each block; the published network has none.
         init: start of the filters, s4d_lin or as published.
         channels: H, the width.
@@ -57,6 +58,7 @@ class S4ConvDModule(L.LightningModule):
         relative: bool = True,
         calendar: bool = True,
         meter_features: int = 0,
+        step: int = 60,
         norm: bool = True,
         init: Literal["s4d_lin", "published"] = "s4d_lin",
         channels: int = 64,
@@ -83,6 +85,7 @@ class S4ConvDModule(L.LightningModule):
             relative=relative,
             calendar=calendar,
             meter_features=meter_features,
+            step=step,
             norm=norm,
             init=init,
             channels=channels,
@@ -113,7 +116,11 @@ class S4ConvDModule(L.LightningModule):
         self.forecaster.network.use_kernel(kernel)
 
     def setup(self, stage: str) -> None:
-        """Take the scaling from the training rows. A checkpoint, loaded later, brings its own."""
+        """Take the data's step, and the scaling from the training rows.
+
+        A checkpoint, loaded later, brings its own scaling.
+        """
+        self.forecaster.step = self.hparams["step"] = self.trainer.datamodule.step  # type: ignore[attr-defined]
         if stage == "fit":
             self._graphed = None  # of tensors that may lie elsewhere by now
             scaling = self.trainer.datamodule.scaling  # type: ignore[attr-defined]
@@ -133,15 +140,15 @@ class S4ConvDModule(L.LightningModule):
         self,
         reading: torch.Tensor,
         covariates: torch.Tensor,
-        hour: torch.Tensor,
+        minute: torch.Tensor,
         key: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Forecast in the user's units, (B,); see `Forecaster` for the inputs."""
-        return self.forecaster.to_user_units(self.forecaster(reading, covariates, hour, key))
+        return self.forecaster.to_user_units(self.forecaster(reading, covariates, minute, key))
 
     def forecast(self, batch: Any) -> torch.Tensor:
         """The same of a batch."""
-        return self(batch.reading, batch.covariates, batch.tick, batch.key)
+        return self(batch.reading, batch.covariates, batch.minute, batch.key)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Let Lightning's logs go by the number of the step.
@@ -153,7 +160,7 @@ class S4ConvDModule(L.LightningModule):
 
     def loss(self, batch: Any, weight: torch.Tensor | None = None) -> torch.Tensor:
         """RMSLE of one batch, its windows weighted alike or as told, see `rmsle`."""
-        forecast = self.forecaster(batch.reading, batch.covariates, batch.tick, batch.key)
+        forecast = self.forecaster(batch.reading, batch.covariates, batch.minute, batch.key)
         return rmsle(self.forecaster.to_log1p(forecast), batch.target, weight)
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:

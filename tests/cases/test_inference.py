@@ -329,13 +329,13 @@ def test_a_perfect_oracle_scores_zero_beside_blank_cells(
     path = write_rows(tmp_path / "half.csv", rows)
     truth = torch.tensor(readings, dtype=torch.float32)
 
-    def oracle(self: S4ConvDModule, reading: Any, covariates: Any, hour: Any, *_: Any) -> Any:
-        return truth[hour - start]
+    def oracle(self: S4ConvDModule, reading: Any, covariates: Any, minute: Any, *_: Any) -> Any:
+        return truth[minute // 60 - start]
 
     monkeypatch.setattr(S4ConvDModule, "forward", oracle)
     scored = run("test", "--ckpt_path", best, *one_file(path), AIR)
     assert scored.code == 0
-    assert "air_temperature: 20 of 40 hours missing" in scored.text
+    assert "air_temperature: 20 of 40 values missing" in scored.text
     metrics = scored.cli.trainer.callback_metrics
     assert [metrics[f"test/{name}"].item() for name in ("rmsle", "mae", "rmse")] == [0, 0, 0]
     assert re.search(r"all +36 +0\.0000 ", scored.text)

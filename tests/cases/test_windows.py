@@ -118,7 +118,7 @@ def test_a11_a_short_series_beside_long_ones_is_skipped(run: RunTrain, tmp_path:
     """A11: one short series stopped everything."""
     path = write(tmp_path / "x.csv", rows([1, 2, 3, 4], building=7), rows(SIX, building=3))
     r = run(*one_file(path))
-    assert "1 series shorter than 5 hours are skipped" in r.text
+    assert "1 series shorter than 5 rows are skipped" in r.text
     assert batches(r).target.tolist() == [14, 15]
     assert predictions(r)["building_id"] == [3, 3]
 
@@ -163,7 +163,7 @@ def test_a18_a_fraction_takes_whole_series(
     assert len(seen.target) == buildings * (140 - 4)
     values = torch.cat([seen.reading, seen.target[:, None]], dim=1)
     assert (values.diff() == 1).all()
-    assert torch.equal(seen.tick - hours("2016-01-01 00"), seen.target.long() % 1000)
+    assert torch.equal(seen.minute // 60 - hours("2016-01-01 00"), seen.target.long() % 1000)
     assert len(set((seen.target // 1000).tolist())) == buildings
     for split in ("val", "test"):  # scored on all, whatever was trained on
         assert len(set((batches(r, split).target // 1000).tolist())) == 10
@@ -256,7 +256,7 @@ def test_a22_an_end_date_is_the_whole_day(run: RunTrain, tmp_path: Path) -> None
     )
     seen = batches(r)  # all 28 rows, and no more
     assert seen.target.tolist() == list(range(5, 29))
-    assert int(seen.tick[-1]) == hours("2016-12-31 23")
+    assert int(seen.minute[-1]) == 60 * hours("2016-12-31 23")
 
 
 def test_checklist_46_the_future_target_is_not_needed(run: RunTrain, tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ B, L = 6, 12
 
 
 def windows(scale: float = 100.0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    hour = torch.randint(400_000, 420_000, (B,))
-    return scale * torch.rand(B, L), torch.randn(B, L, 2), hour
+    minute = 60 * torch.randint(400_000, 420_000, (B,))
+    return scale * torch.rand(B, L), torch.randn(B, L, 2), minute
 
 
 def forecaster(**options) -> Forecaster:
@@ -30,8 +30,8 @@ def test_scaling_is_undone_on_the_way_out(transform, relative) -> None:
     model = forecaster(transform=transform, relative=relative, calendar=False)
     torch.nn.init.zeros_(model.network.decoder.weight)
     torch.nn.init.zeros_(model.network.decoder.bias)
-    reading, covariates, hour = windows()
-    found = model.to_user_units(model(reading, covariates, hour))
+    reading, covariates, minute = windows()
+    found = model.to_user_units(model(reading, covariates, minute))
     mean = np.expm1(3.0) if transform == "log1p" else 3.0
     expected = reading[:, -1] if relative else torch.full((B,), float(mean))
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
@@ -47,13 +47,13 @@ def test_scaling_travels_in_the_state_dict() -> None:
 
 def test_a_missing_covariate_is_the_training_mean() -> None:
     model = forecaster()
-    reading, covariates, hour = windows()
+    reading, covariates, minute = windows()
     blank, mean = covariates.clone(), covariates.clone()
     blank[:, 3, 1] = torch.nan
     mean[:, 3, 1] = -0.5
-    found = model(reading, blank, hour)
+    found = model(reading, blank, minute)
     assert torch.isfinite(found).all()
-    torch.testing.assert_close(found, model(reading, mean, hour))
+    torch.testing.assert_close(found, model(reading, mean, minute))
 
 
 def test_log1p_never_forecasts_a_negative_reading() -> None:
@@ -64,7 +64,7 @@ def test_log1p_never_forecasts_a_negative_reading() -> None:
 def test_the_published_form_is_reachable() -> None:
     """Same features in the same order: reading first, then the covariates, all scaled."""
     model = forecaster(relative=False, calendar=False, norm=False, init="published")
-    reading, covariates, hour = windows()
+    reading, covariates, minute = windows()
     scaled = torch.stack(
         [
             (torch.log1p(reading) - 3.0) / 1.5,
@@ -74,13 +74,13 @@ def test_the_published_form_is_reachable() -> None:
         dim=-1,
     )
     expected = model.network(scaled) * 1.5 + 3.0
-    torch.testing.assert_close(model(reading, covariates, hour), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(model(reading, covariates, minute), expected, rtol=1e-5, atol=1e-5)
     assert model.network.encoder.in_features == 3
 
 
 def test_calendar_describes_the_predicted_hour() -> None:
-    hours = np.datetime64("2016-02-29T17", "h").astype(np.int64)
-    found = calendar_features(torch.tensor([int(hours)]), 30)[0]
+    minutes = int(np.datetime64("2016-02-29T17", "m").astype(np.int64))
+    found = calendar_features(torch.tensor([minutes]), 30)[0]
     assert found.shape == (30, CALENDAR_FEATURES)
     half = CALENDAR_FEATURES // 2
     angle = 2 * np.pi * 17 / 24
@@ -88,7 +88,7 @@ def test_calendar_describes_the_predicted_hour() -> None:
     assert found[-1, half] == pytest.approx(np.cos(angle), abs=1e-5)
     torch.testing.assert_close(found[-25, :3], found[-1, :3], atol=1e-5, rtol=0)  # a day before
     assert (found[-25, 3] - found[-1, 3]).abs() > 0.1  # but another weekday
-    week_later = calendar_features(torch.tensor([int(hours) + 168]), 30)[0]
+    week_later = calendar_features(torch.tensor([minutes + 60 * 168]), 30)[0]
     torch.testing.assert_close(week_later[:, :6], found[:, :6], atol=1e-5, rtol=0)
 
 

@@ -104,7 +104,7 @@ def test_a_checkpoint_finds_a_meter_in_another_file(run: Runner, tmp_path: Path)
     rebuilt = S4ConvDModule.load_from_checkpoint(done.best).eval()
     (batch, *_) = both.data.predict_dataloader()
     with torch.no_grad():
-        of_nobody = rebuilt(batch.reading, batch.covariates, batch.tick)
+        of_nobody = rebuilt(batch.reading, batch.covariates, batch.minute)
         known = rebuilt.forecast(batch)
     new = ~torch.isin(batch.key, keys)
     assert 0 < new.sum() < len(new)

@@ -20,8 +20,9 @@ from model.canvas import round_ticks as _round_ticks
 class Panel:
     """One series to draw; the three arrays share the shape (n,).
 
-    hours: ascending int64 hours since 1970-01-01, local time.
+    hours: ascending hours since 1970-01-01, local time.
     actual, forecast: floats in the unit of the meter, NaN where missing.
+    step: hours from one reading to the next; a line breaks where more lie between two.
     """
 
     title: str
@@ -29,6 +30,7 @@ class Panel:
     hours: np.ndarray
     actual: np.ndarray
     forecast: np.ndarray
+    step: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class _Axes:
     top: float
     right: float
     bottom: float
-    hours: tuple[int, int]
+    hours: tuple[float, float]
     ticks: tuple[float, ...]
 
     def x(self, hour: float) -> float:
@@ -64,8 +66,8 @@ def draw_panel(panel: Panel, width: int = 480, height: int = 240) -> torch.Tenso
     box = (axes.left, axes.top, axes.right, axes.bottom)
     draw.rectangle(box, outline=FRAME, width=SCALE)
     if has_data:
-        _draw_series(draw, axes, panel.hours, panel.actual, INK, 4)
-        _draw_series(draw, axes, panel.hours, panel.forecast, ORANGE, 5)
+        _draw_series(draw, axes, panel, panel.actual, INK, 4)
+        _draw_series(draw, axes, panel, panel.forecast, ORANGE, 5)
     else:
         middle = ((axes.left + axes.right) / 2, (axes.top + axes.bottom) / 2)
         draw.text(middle, "no data", MUTED, _font(13), anchor="mm")
@@ -101,10 +103,10 @@ def _fit_axes(panel: Panel, size: tuple[int, int]) -> _Axes:
     )
 
 
-def _hour_range(hours: np.ndarray) -> tuple[int, int]:
+def _hour_range(hours: np.ndarray) -> tuple[float, float]:
     """First and last hour to show, at least a day apart so that one midnight is in view."""
-    first, last = (int(hours[0]), int(hours[-1])) if len(hours) else (0, 0)
-    lack = max(0, 24 - (last - first))
+    first, last = (float(hours[0]), float(hours[-1])) if len(hours) else (0.0, 0.0)
+    lack = max(0.0, 24 - (last - first))
     return first - lack // 2, last + lack - lack // 2
 
 
@@ -141,7 +143,7 @@ def _draw_y_ticks(draw: ImageDraw.ImageDraw, axes: _Axes) -> None:
 def _draw_days(draw: ImageDraw.ImageDraw, axes: _Axes, width: int) -> None:
     """Mark midnights and label as many of them as there is room for."""
     font = _font(10)
-    first, last = -(-axes.hours[0] // 24), axes.hours[1] // 24
+    first, last = math.ceil(axes.hours[0] / 24), math.floor(axes.hours[1] / 24)
     label_width = font.getlength("Wed 30 Nov")
     stride = math.ceil((label_width + 14 * SCALE) / (axes.x(24) - axes.x(0)))
     for day in range(first, last + 1, stride if stride > 3 else 1):
@@ -161,13 +163,13 @@ def _day_label(day: int) -> str:
 def _draw_series(
     draw: ImageDraw.ImageDraw,
     axes: _Axes,
-    hours: np.ndarray,
+    panel: Panel,
     values: np.ndarray,
     colour: str,
     thickness: int,
 ) -> None:
-    """Draw values (n,) as one line per unbroken run; a lone hour becomes a dot."""
-    for run in _runs(hours, values):
+    """Draw values (n,) as one line per unbroken run; a lone one becomes a dot."""
+    for run in _runs(panel.hours, values, panel.step):
         points: list[Point] = [(axes.x(hour), axes.y(value)) for hour, value in run]
         if len(points) == 1:
             draw.circle(points[0], 1.5 * thickness, colour)
@@ -175,11 +177,11 @@ def _draw_series(
             draw.line(points, colour, thickness, joint="curve")
 
 
-def _runs(hours: np.ndarray, values: np.ndarray) -> Iterator[list[Point]]:
-    """Split into runs of consecutive hours with finite values, as (hour, value) pairs."""
+def _runs(hours: np.ndarray, values: np.ndarray, step: float) -> Iterator[list[Point]]:
+    """Split into runs of finite values a step apart, as (hour, value) pairs."""
     kept = np.isfinite(values)
     hours, values = hours[kept], values[kept]
     if len(hours):
-        cuts = np.flatnonzero(np.diff(hours) != 1) + 1
+        cuts = np.flatnonzero(np.diff(hours) > 1.5 * step) + 1
         for h, v in zip(np.split(hours, cuts), np.split(values, cuts), strict=True):
             yield list(zip(h.tolist(), v.tolist(), strict=True))

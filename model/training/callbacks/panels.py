@@ -1,4 +1,4 @@
-"""Forecast panels in TensorBoard: some meters' last week of validation, hour by hour."""
+"""Forecast panels in TensorBoard: some meters' last week of validation, reading by reading."""
 
 from typing import Any
 
@@ -8,12 +8,13 @@ import torch
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from data.columns import meter_label
+from data.grid import HOUR, WEEK
 from data.windows import Windows
 from model.training.callbacks.drawing import Panel, draw_grid
 from model.training.callbacks.scores import rmsle
 
 PANELS = 6
-HOURS = 168
+LEAST = 48  # readings, where a week has fewer
 
 
 def choose_series(windows: Windows) -> np.ndarray:
@@ -67,7 +68,8 @@ class ForecastPanels(L.Callback):
     def _panel(self, pl_module: Any, data: Any, windows: Windows, series: int) -> Panel:
         low, high = windows.series.offset[series : series + 2]
         cell = windows.cell[(windows.cell >= low) & (windows.cell < high)]
-        cell = cell[cell > cell[-1] - HOURS]
+        shown = max(WEEK // windows.series.step, LEAST)
+        cell = cell[cell > cell[-1] - shown]
         source = data.device_series(windows.series)
         batch = source.gather(torch.from_numpy(cell).to(source.reading.device))
         training = pl_module.training
@@ -79,7 +81,8 @@ class ForecastPanels(L.Callback):
         return Panel(
             title=windows.series.name(series),
             subtitle=f"RMSLE {rmsle(forecast, actual):.3f}",
-            hours=batch.tick.cpu().numpy(),
+            hours=batch.minute.cpu().numpy() / HOUR,
+            step=windows.series.step / HOUR,
             actual=actual,
             forecast=forecast,
         )

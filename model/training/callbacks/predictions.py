@@ -19,11 +19,11 @@ def prediction_table(windows: Windows, cell: np.ndarray, forecast: np.ndarray) -
     """The series' own columns, timestamp (as in the input), prediction (in the user's units)."""
     series = windows.series
     owner = series.series_of(cell)
-    hour = series.tick_of(cell) + windows.length
+    minute = series.minute(series.tick_of(cell) + windows.length)
     return pa.table(
         {
             **{name: pa.array(values[owner]) for name, values in series.ids.items()},
-            TIME: pa.array(hour.astype("datetime64[h]").astype("datetime64[s]")),
+            TIME: pa.array(minute.astype("datetime64[m]").astype("datetime64[s]")),
             "prediction": pa.array(forecast),
         }
     )

@@ -92,6 +92,39 @@ def test_calendar_describes_the_predicted_hour() -> None:
     torch.testing.assert_close(week_later[:, :6], found[:, :6], atol=1e-5, rtol=0)
 
 
+def hourly_features(target_hour: torch.Tensor, length: int) -> torch.Tensor:
+    """As they were when all readings were hourly, for which there are checkpoints."""
+    cycles = ((24.0, 3), (168.0, 3), (24 * 365.2425, 1))
+    back = torch.arange(1 - length, 1)
+    hours = (target_hour.unsqueeze(-1) + back).double()
+    turns = [n * hours / period for period, harmonics in cycles for n in range(1, harmonics + 1)]
+    phase = (2 * np.pi * torch.stack([turn % 1.0 for turn in turns], dim=-1)).float()
+    return torch.cat([phase.sin(), phase.cos()], dim=-1)
+
+
+def test_the_calendar_of_hourly_readings_is_what_it_was() -> None:
+    hour = torch.randint(300_000, 500_000, (64,))
+    assert torch.equal(calendar_features(60 * hour, 48), hourly_features(hour, 48))
+
+
+def test_the_calendar_is_of_time_at_any_step() -> None:
+    """Every second feature of half-hourly readings is one of hourly ones."""
+    minute = 60 * torch.randint(400_000, 420_000, (8,))
+    half = calendar_features(minute, 47, step=30)
+    assert torch.equal(half[:, ::2], calendar_features(minute, 24))
+
+
+@pytest.mark.parametrize(
+    ("step", "blank"), [(6 * 60, [1, 2]), (1440, [0, 1, 2]), (10080, [*range(6)])]
+)
+def test_a_cycle_of_two_steps_or_less_is_not_told(step: int, blank: list[int]) -> None:
+    minute = step * torch.arange(2000, 2100) + 420
+    found = calendar_features(minute, 5, step)
+    half = CALENDAR_FEATURES // 2
+    silent = [n for n in range(CALENDAR_FEATURES) if (found[..., n] == 0).all()]
+    assert silent == [*blank, *(half + n for n in blank)]
+
+
 def test_loss_is_rmsle_where_rmsle_exists() -> None:
     prediction, target = 50 * torch.rand(40), 50 * torch.rand(40)
     expected = np.sqrt(np.mean((np.log1p(prediction.numpy()) - np.log1p(target.numpy())) ** 2))

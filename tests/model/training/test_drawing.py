@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from model.training.callbacks.drawing import Panel, _compact, _round_ticks, draw_grid, draw_panel
+from model.training.callbacks.drawing import (
+    Panel,
+    _compact,
+    _round_ticks,
+    _runs,
+    draw_grid,
+    draw_panel,
+)
 
 START = 409_848  # 3 October 2016, 00:00
 WEEK = 168
@@ -96,6 +103,15 @@ def test_missing_rows_are_a_gap_too() -> None:
     kept = np.r_[0:60, 84:WEEK]
     parts = {"actual": panel.actual[kept], "forecast": panel.forecast[kept]}
     assert len(columns_without_forecast(week_panel(hours=panel.hours[kept], **parts))) >= 55
+
+
+@pytest.mark.parametrize("step", [0.25, 0.5, 24.0])
+def test_a_line_breaks_at_gaps_of_its_own_step(step: float) -> None:
+    hours, values = START + step * np.arange(WEEK), np.arange(float(WEEK))
+    gap = np.r_[:60, 61:WEEK]
+    runs = list(_runs(hours[gap], values[gap], step))
+    assert [len(run) for run in runs] == [60, WEEK - 61]
+    draw_panel(week_panel(hours=hours, actual=values, forecast=values, step=step))
 
 
 def test_lone_hour_between_gaps_is_a_dot() -> None:

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from data.baselines import look_backs, naive_forecasts, season
+from data.baselines import linear_forecast, look_backs, naive_forecasts, season
+from data.boosting import lightgbm_forecast
 from data.columns import DataError
 from data.grid import DAY, HOUR, WEEK, every
 from data.rules import long_zero_runs
 from data.splits import split_ranges
-from data.windows import DeviceSeries, find_windows
+from data.windows import DeviceSeries, Windows, find_windows
+from model.training.callbacks.panels import ForecastPanels
 from tests.conftest import Run, assert_refused, load_checkpoint
 from tests.data.test_baselines import two_series
 from tests.data.test_own_tables import read
@@ -281,6 +283,30 @@ def test_naive_forecasts_look_back_a_day_and_a_week_at_any_step() -> None:
 def test_a_look_back_of_no_ticks_is_none(step: int, backs: list[int], scale: str) -> None:
     assert list(look_backs(step).values()) == backs
     assert season(step) == scale
+
+
+@pytest.mark.parametrize(("step", "period"), [(30, DAY), (DAY, WEEK)])
+@pytest.mark.parametrize("method", [linear_forecast, lightgbm_forecast])
+def test_the_fitted_baselines_know_the_calendar(method: Any, step: int, period: int) -> None:
+    """Three readings are too few to tell where in its cycle a noisy one is."""
+    turn = 2 * np.pi * step / period * np.arange(3_000)
+    logs = 5 + np.sin(turn) + 0.3 * np.random.default_rng(1).standard_normal(turn.size)
+    series = stepped(step, np.expm1(logs))
+    cells = find_windows(series, 3, 0, 10**9).cell
+    train, test = (Windows(series, part, 3) for part in np.split(cells, [2_500]))
+    error = np.log1p(method(train, test)) - logs[test.cell + 3]
+    assert np.sqrt(np.mean(error**2)) < 0.35
+
+
+def test_the_panels_show_a_week_in_hours(run: RunTrain, tmp_path: Path) -> None:
+    stamps = times(30, 2_400)
+    r = run("--data.path", table(tmp_path / "mine.csv", stamps), *OWN, "--data.batch_size=512")
+    panel = ForecastPanels()._panel(r.cli.model, r.data, r.data.windows["val"], 0)
+    assert (panel.step, panel.hours.size) == (0.5, 7 * 48)
+    assert set(np.diff(panel.hours)) == {0.5}
+    assert np.datetime64("1970-01-01") + np.timedelta64(int(60 * panel.hours[0]), "m") == (
+        np.datetime64(stamps[int(panel.actual[0])])
+    )
 
 
 def test_daily_scores_are_in_units_of_last_week(run: RunTrain, tmp_path: Path) -> None:

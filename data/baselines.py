@@ -25,7 +25,7 @@ def season(step: int) -> str:
 def naive_forecasts(windows: Windows) -> dict[str, np.ndarray]:
     """Each naive forecast of each window's target, (n,); NaN where its reading is missing.
 
-    The look-back may reach before the start of the split: those hours are past by then.
+    The look-back may reach before the start of the split: those times are past by then.
     """
     series = windows.series
     target = windows.cell + windows.length

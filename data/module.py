@@ -72,7 +72,7 @@ class SeriesDataModule(L.LightningDataModule):
         duplicates: two contradicting readings for one time: error, or keep first, last or mean.
         transform: set with --model.transform.
         fraction: share of the series to train on, whole series drawn by the seed.
-        next_hour: predict also the hour (or whatever the step is) after the end of each series.
+        next_hour: predict also the hour, or the one step, after the end of each series.
         batch_size: windows a batch.
     """
 

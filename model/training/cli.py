@@ -250,10 +250,6 @@ class TrainCLI(LightningCLI):
         self.model.start = self.start
         if self.subcommand == "fit":
             freeze(self.model.forecaster, self.config.fit.freeze)
-        callbacks: list[L.Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
-        for callback in callbacks:
-            if isinstance(callback, HParams):
-                callback.settings |= {"kernel": name, "model.kernel": name}
         usual = name == "fused" or step == "published"
         tf32 = ", products in TF32" if self._allow_tf32(usual, device) else ""
         form = {"graph": ", replayed as a graph", "published": ", passes as published"}
@@ -262,12 +258,20 @@ class TrainCLI(LightningCLI):
         self.datamodule.prepare_data()
         self.datamodule.setup(self.subcommand)
         self._refuse_step()
+        self._show({"kernel": name, "model.kernel": name, "model.step": self.datamodule.step})
         if self.subcommand == "fit" and self._chooses_epochs:
             share = self.datamodule.batch_size * self.trainer.world_size
             batches = math.ceil(len(self.datamodule.windows["train"]) / share)
             epochs = choose_epochs(batches)
             refuse_finished(self.config.fit.ckpt_path, epochs, "epochs", self.epochs_done)
             self.trainer.fit_loop.max_epochs = epochs
+
+    def _show(self, settled: dict[str, str | int]) -> None:
+        """Let the HPARAMS tab have what only the device and the data could settle."""
+        callbacks: list[L.Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
+        for callback in callbacks:
+            if isinstance(callback, HParams):
+                callback.settings |= settled
 
     def _refuse_step(self) -> None:
         """A trained model forecasts at the step that it was trained at.

@@ -120,7 +120,10 @@ class S4ConvDModule(L.LightningModule):
 
         A checkpoint, loaded later, brings its own scaling.
         """
-        self.forecaster.step = self.hparams["step"] = self.trainer.datamodule.step  # type: ignore[attr-defined]
+        step: int = self.trainer.datamodule.step  # type: ignore[attr-defined]
+        self.forecaster.step = self.hparams["step"] = step
+        # What Lightning logs.
+        self._hparams_initial["step"] = step  # type: ignore[index,operator]
         if stage == "fit":
             self._graphed = None  # of tensors that may lie elsewhere by now
             scaling = self.trainer.datamodule.scaling  # type: ignore[attr-defined]

@@ -1,5 +1,6 @@
 """Readings at any equal step: every few minutes, every day, every week."""
 
+import json
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from data.baselines import linear_forecast, look_backs, naive_forecasts, season
 from data.boosting import lightgbm_forecast
@@ -16,6 +18,7 @@ from data.grid import DAY, HOUR, WEEK, every
 from data.rules import long_zero_runs
 from data.splits import split_ranges
 from data.windows import DeviceSeries, Windows, find_windows
+from model.training.callbacks.hparams import HParams
 from model.training.callbacks.panels import ForecastPanels
 from tests.conftest import Run, assert_refused, load_checkpoint
 from tests.data.test_baselines import two_series
@@ -70,6 +73,9 @@ def test_a_table_of_any_step_trains_and_is_forecast_at_its_own_times(
     forecasts = [row["timestamp"] for row in read(r.folder / "predictions.csv")]
     assert forecasts == 2 * [f"{t:%Y-%m-%d %H:%M:%S}" for t in stamps[-tested:]]
     assert load_checkpoint(r.best)["hyper_parameters"]["step"] == step
+    assert yaml.safe_load((r.folder / "hparams.yaml").read_text())["step"] == step
+    (shown,) = (c.settings for c in r.cli.trainer.callbacks if isinstance(c, HParams))
+    assert shown["model.step"] == step
     again = run("predict", "--config", r.folder / "config.yaml", "--ckpt_path", r.best)
     assert again.code == 0, again.text
     assert read(again.folder / "predictions.csv") == read(r.folder / "predictions.csv")
@@ -147,6 +153,15 @@ def test_a_trained_model_keeps_its_step(run: RunTrain, tmp_path: Path) -> None:
     assert begun.code == 0, begun.text
     assert "made anew: nothing" in begun.text
     assert load_checkpoint(begun.best)["hyper_parameters"]["step"] == 30
+
+
+def test_kernels_are_compared_at_the_tables_step(run: RunTrain, tmp_path: Path) -> None:
+    half = table(tmp_path / "30.csv", times(30))
+    few = ["--steps=12", "--rounds=1", "--trainer.log_every_n_steps=4"]
+    r = run("compare", "--kernels=pytorch", "--data.path", half, *OWN, *few)
+    assert r.code == 0, r.text
+    record = json.loads((tmp_path / "runs" / "compare_0" / "compare.json").read_text())
+    assert record["settings"]["model.step"] == 30
 
 
 def test_a_checkpoint_of_before_there_were_steps_is_hourly(run: RunTrain, tmp_path: Path) -> None:

@@ -132,6 +132,7 @@ class CompareCLI(TrainCLI):
         self.kernels = self._prepare(device)
         self.datamodule.prepare_data()
         self.datamodule.setup("fit")
+        self.config.fit.model.step = self.datamodule.step
 
     def _prepare(self, device: torch.device) -> list[str]:
         """Compile what was asked for, or else all that can run here; returns their names."""

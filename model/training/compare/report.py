@@ -66,7 +66,7 @@ def _what_was_run(record: dict[str, Any]) -> Iterator[str]:
         where += f", {gibibytes(device['memory_bytes'])}"
         where += f", driver {device['driver'] or 'unknown'}"
     work = (
-        f"{size.batch:,} windows of {size.length} hours, {size.channels} channels, filters of "
+        f"{size.batch:,} windows of {size.length} readings, {size.channels} channels, filters of "
         f"{size.taps} taps, {record['blocks']} blocks, {record['dtype']}"
     )
     rounds = "1 round" if record["rounds"] == 1 else f"{record['rounds']} rounds, in turns"

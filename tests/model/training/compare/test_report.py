@@ -214,7 +214,7 @@ def test_what_was_run() -> None:
     text = parsed().text
     for told in (
         "NVIDIA H200, 132 multiprocessors, 139.80 GiB, driver 580.159.04",
-        "16,384 windows of 48 hours, 128 channels, filters of 48 taps, 4 blocks, float32",
+        "16,384 windows of 48 readings, 128 channels, filters of 48 taps, 4 blocks, float32",
         "40 training steps of each kernel, 3 rounds, in turns",
         "torch 2.11.0+cu130, cuda 13.0",
         "ff4d2b5, 2026-11-29",

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pyarrow
 
-from data import columns, grid, load, read, rules, series, weather
+from data import columns, grid, load, read, rules, series, table, weather
 from data.columns import DataError
-from data.load import Source, load_series
+from data.load import load_series
 from data.rules import RULES
 from data.series import SeriesSet
+from data.table import Source
 
 KEEP_ENTRIES = 12
 
@@ -48,7 +49,7 @@ def cached_series(source: Source, rule: str) -> SeriesSet:
 
 def _key(source: Source, rule: str) -> str:
     digest = hashlib.sha256()
-    modules = (columns, grid, load, read, rules, series, weather)
+    modules = (columns, grid, load, read, rules, series, table, weather)
     for path in [*source.paths, *(Path(str(module.__file__)) for module in modules)]:
         try:
             with path.open("rb") as file:

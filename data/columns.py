@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 BUILDING, METER, TIME, READING, SITE = (
     "building_id",
@@ -46,8 +47,18 @@ class Roles:
 GEPIII_ROLES = Roles()
 
 
+Files = tuple[Path, ...]
+"""Those of one table, which may be in pieces: a file a year, a file a building."""
+
+
 class DataError(ValueError):
     """The data, or what was asked of them, cannot be used; the message says what to do."""
+
+
+def files_words(files: Files) -> str:
+    """A table by its files."""
+    more = len(files) - 1
+    return f"{files[0]}" + (f" and {more} more file{'s' * (more > 1)}" if more else "")
 
 
 def series_words(ids: Mapping[str, object]) -> str:

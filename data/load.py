@@ -1,76 +1,13 @@
 """A table of readings into a `SeriesSet`: read, order, refuse or repair, lay out on its grid."""
 
-from dataclasses import dataclass, field
-from pathlib import Path
-
 import numpy as np
 
-from data.columns import (
-    BUILDING,
-    GEPIII_ROLES,
-    METER,
-    SERIES,
-    SITE,
-    DataError,
-    Roles,
-    require_columns,
-    series_words,
-)
+from data.columns import BUILDING, GEPIII_ROLES, METER, SITE, DataError, require_columns
 from data.grid import HOUR, are_months, common_phase, common_step, differences, every, stamp
-from data.read import Kind, column_names, read_columns, row_name
+from data.read import column_names, read_columns
 from data.series import SeriesSet
+from data.table import Readings, Source, read_table
 from data.weather import add_covariates
-
-NAME_THEM = (
-    "Rename the column, or say which is what: --data.timestamp, --data.target and, for what names "
-    "a series, --data.id (or --data.layout wide, if each series has a column)."
-)
-
-
-@dataclass(frozen=True)
-class Source:
-    """Files of one data set, and how they are to be read."""
-
-    meters_path: Path
-    roles: Roles = GEPIII_ROLES
-    weather_path: Path | None = None
-    metadata_path: Path | None = None
-    covariates: tuple[str, ...] = ()
-    meters: tuple[int, ...] | None = None  # meter codes to keep, None for all
-    duplicates: str = "error"  # two readings for one time: error, first, last or mean
-    negative: str = "clip"  # readings below zero: clip or keep
-    utc_offset: tuple[tuple[str, int], ...] = ()  # hours to add to the weather of a site, or of "*"
-
-    @property
-    def paths(self) -> list[Path]:
-        """The files of this source."""
-        return [p for p in (self.meters_path, self.weather_path, self.metadata_path) if p]
-
-
-@dataclass
-class Readings:
-    """The n readings of a table, in the order of the file."""
-
-    path: Path
-    time: str  # the column of times
-    lines: int  # rows of the file: reading i is from row i modulo this
-    ids: dict[str, np.ndarray]  # column -> (n,)
-    names: np.ndarray | None  # what the numbers in `ids` stand for, in a wide table
-    minute: np.ndarray  # (n,) int64, since 1970-01-01
-    reading: np.ndarray  # (n,) float64
-    covariates: dict[str, np.ndarray]  # column -> (n,)
-    notes: list[str] = field(default_factory=list)
-
-    def row(self, index: int) -> str:
-        """Where a person finds a reading."""
-        return row_name(self.path, int(index) % self.lines)
-
-    def label(self, index: int) -> str:
-        """What names the series of a reading."""
-        ids = {name: values[index] for name, values in self.ids.items()}
-        if self.names is not None:
-            ids = {name: self.names[number] for name, number in ids.items()}
-        return series_words(ids)
 
 
 def load_series(source: Source) -> SeriesSet:
@@ -79,7 +16,7 @@ def load_series(source: Source) -> SeriesSet:
     Raises:
         DataError: what cannot be used, with file, column, row and remedy.
     """
-    table = (_read_wide if source.roles.wide else _read_long)(source)
+    table = read_table(source)
     kept = _kept_rows(source, table)
     order = _resolve_duplicates(source, table, *_order(table, kept))
     series, cell = _lay_out(table, order)
@@ -87,68 +24,16 @@ def load_series(source: Source) -> SeriesSet:
     _add_sites(source, series)
     own = {name: values[order] for name, values in table.covariates.items()}
     weather = source.weather_path
-    add_covariates(series, source.covariates, own, cell, table.path, weather, source.utc_offset)
+    add_covariates(series, source.covariates, own, cell, table.name, weather, source.utc_offset)
     return series
-
-
-def _read_long(source: Source) -> Readings:
-    """A table with a row for each reading."""
-    path, roles = source.meters_path, source.roles
-    present = column_names(path)
-    as_gepiii = roles == GEPIII_ROLES
-    needed = (*roles.id, roles.timestamp, roles.target)
-    require_columns(path, present, needed, NAME_THEM)
-    kinds: dict[str, Kind] = dict.fromkeys(roles.id, "id")
-    if as_gepiii:
-        kinds[METER] = "meter"
-    kinds |= {roles.timestamp: "time", roles.target: "number"}
-    own = [name for name in source.covariates if name in present]
-    kinds |= dict.fromkeys(own, "number")
-    columns, notes = read_columns(path, kinds, roles.time_format)
-    return Readings(
-        path=path,
-        time=roles.timestamp,
-        lines=columns[roles.target].size,
-        ids={name: columns[name] for name in roles.id},
-        names=None,
-        minute=columns[roles.timestamp],
-        reading=columns[roles.target],
-        covariates={name: columns[name] for name in own},
-        notes=notes,
-    )
-
-
-def _read_wide(source: Source) -> Readings:
-    """A table with a row for each time and a column for each series."""
-    path, roles = source.meters_path, source.roles
-    present = column_names(path)
-    others = {roles.timestamp, *source.covariates}
-    names = roles.series or tuple(name for name in present if name not in others)
-    require_columns(path, present, (roles.timestamp, *names), NAME_THEM)
-    if not names:
-        raise DataError(f"{path}: no column is left for a series. {NAME_THEM}")
-    own = [name for name in source.covariates if name in present]
-    kinds: dict[str, Kind] = {roles.timestamp: "time"}
-    kinds |= dict.fromkeys([*names, *own], "number")
-    columns, notes = read_columns(path, kinds, roles.time_format)
-    minute = columns[roles.timestamp]
-    return Readings(
-        path=path,
-        time=roles.timestamp,
-        lines=minute.size,
-        ids={SERIES: np.repeat(np.arange(len(names)), minute.size)},
-        names=np.array(names),
-        minute=np.tile(minute, len(names)),
-        reading=np.concatenate([columns[name] for name in names]),
-        covariates={name: np.tile(columns[name], len(names)) for name in own},
-        notes=notes,
-    )
 
 
 def _kept_rows(source: Source, table: Readings) -> np.ndarray:
     """Indices of the rows of the meters asked for."""
     if not table.reading.size:
-        raise DataError(f"{table.path}: the file has a header and no rows; name one with readings")
+        raise DataError(
+            f"{table.files[0]}: the file has a header and no rows; name one with readings"
+        )
     if source.meters is None:
         return np.arange(table.reading.size)
     if METER not in table.ids or source.roles != GEPIII_ROLES:
@@ -158,7 +43,7 @@ def _kept_rows(source: Source, table: Readings) -> np.ndarray:
     if not kept.size:
         present = ", ".join(str(code) for code in np.unique(meter))
         raise DataError(
-            f"{table.path}: no row of meter {list(source.meters)}; the file has {present}"
+            f"{table.words}: no row of meter {list(source.meters)}; the file has {present}"
         )
     return kept
 
@@ -186,7 +71,7 @@ def _resolve_duplicates(
     new = np.r_[True, key[1:] != key[:-1]]
     if new.all():
         return order
-    path, reading = table.path, table.reading
+    reading = table.reading
     start = np.flatnonzero(new)
     time_of_row = np.cumsum(new) - 1
     first = order[start][time_of_row]
@@ -195,13 +80,13 @@ def _resolve_duplicates(
     if clash.size and source.duplicates == "error":
         a, b = first[clash[0]], order[clash[0]]
         raise DataError(
-            f"{path}, {table.row(a)} and {table.row(b)}: {table.label(a)} "
+            f"{table.pair(a, b)}: {table.label(a)} "
             f"has two readings at {stamp(table.minute[a])}, "
             f"{reading[a]:g} and {reading[b]:g}; {clash.size} row(s) contradict another. "
             "Mend the file or pass --data.duplicates first, last or mean."
         )
     dropped = order.size - start.size
-    note = f"{path.name}: {dropped:,} duplicate {'row' if dropped == 1 else 'rows'} dropped"
+    note = f"{table.name}: {dropped:,} duplicate {'row' if dropped == 1 else 'rows'} dropped"
     if clash.size:
         note += f"; {clash.size} contradicted another, resolved by '{source.duplicates}'"
     table.notes.append(note)
@@ -238,8 +123,9 @@ def _lay_out(table: Readings, order: np.ndarray) -> tuple[SeriesSet, np.ndarray]
             "reading; windows that need one are left out"
         )
     of_series = {name: values[start] for name, values in ids.items()}
-    if table.names is not None:
-        of_series = {name: table.names[values] for name, values in of_series.items()}
+    if table.columns:
+        names = np.array(table.columns)
+        of_series = {name: names[values] for name, values in of_series.items()}
     series = SeriesSet(
         ids=of_series,
         site=np.zeros(start.size, dtype=np.int64),
@@ -275,18 +161,19 @@ def _find_grid(
     stray = np.flatnonzero(minute % step != phase)
     if are_months(between):
         raise DataError(
-            f"{table.path}, column {table.time}: there is a reading every month, and months are "
+            f"{table.words}, column {table.time}: there is a reading every month, and months are "
             "not of one length; use readings at equal steps, every day or every week say"
         )
     if stray.size:
         row = int(order[stray].min())
+        path, line = table.place(row)
         raise DataError(
-            f"{table.path}, column {table.time}, {table.row(row)}: "
+            f"{path}, column {table.time}, {line}: "
             f"{_off_grid(int(table.minute[row]), step, phase)}; mend the time or drop the row; a "
             "table of several steps has to be brought to one"
         )
     if step != HOUR:
-        table.notes.append(f"{table.path.name}: a reading {every(step)}")
+        table.notes.append(f"{table.name}: a reading {every(step)}")
     return step, phase
 
 
@@ -307,9 +194,10 @@ def _clip_negative(source: Source, table: Readings, kept: np.ndarray, series: Se
     if not negative.size:
         return
     first = int(negative[0])
+    path, row = table.place(first)
     note = (
-        f"{table.path.name}: {negative.size:,} negative readings, the first is "
-        f"{table.reading[first]:g} in {table.row(first)}; "
+        f"{table.name}: {negative.size:,} negative readings, the first is "
+        f"{table.reading[first]:g} in {row if len(table.files) == 1 else f'{path}, {row}'}; "
     )
     if source.negative == "clip":
         np.maximum(series.reading, 0, out=series.reading)
@@ -325,7 +213,7 @@ def _add_sites(source: Source, series: SeriesSet) -> None:
         return
     if BUILDING not in series.ids:
         raise DataError(
-            f"{path}: names the site of a {BUILDING}, and {source.meters_path} has no such id; "
+            f"{path}: names the site of a {BUILDING}, and {source.words} has no such id; "
             f"add --data.id {BUILDING}, or leave the file out"
         )
     require_columns(path, column_names(path), (BUILDING, SITE))
@@ -336,7 +224,7 @@ def _add_sites(source: Source, series: SeriesSet) -> None:
     if strangers:
         raise DataError(
             f"{path}: no row for building {', '.join(map(str, strangers[:5]))}"
-            f"{' and others' if len(strangers) > 5 else ''}, which {source.meters_path} names; "
+            f"{' and others' if len(strangers) > 5 else ''}, which {source.words} names; "
             "add it, so that its site and weather are known"
         )
     series.site = np.array([site[building] for building in buildings])

@@ -14,14 +14,14 @@ from lightning.pytorch.utilities import rank_zero_info
 from data import boosting, building_physics, synthetic
 from data.baselines import linear_forecast, naive_forecasts, season
 from data.cache import cache_folder, cached_series
-from data.columns import GEPIII_ROLES, TIME, DataError, Roles
+from data.columns import GEPIII_ROLES, TIME, DataError, Files, Roles, files_words
 from data.grid import every
-from data.load import Source
 from data.rules import GEPIII_UTC_OFFSET
 from data.scaling import fit_scaling
 from data.scores import scores
 from data.series import SeriesSet
 from data.splits import Range, split_ranges
+from data.table import Source
 from data.windows import Batch, DeviceSeries, WindowLoader, Windows, find_windows
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
@@ -30,11 +30,11 @@ RESERVED = ("prediction", "forecast", "rows")  # columns of predictions.csv and 
 
 @dataclass(frozen=True)
 class Part:
-    """What a split is made of: the ticks `reach` of the series of a file."""
+    """What a split is made of: the ticks `reach` of the series of a table."""
 
     series: SeriesSet
     reach: Range
-    path: Path
+    table: str  # its name, for messages
 
 
 class SeriesDataModule(L.LightningDataModule):
@@ -44,6 +44,7 @@ class SeriesDataModule(L.LightningDataModule):
 
     Args:
         path: a table of readings, split by time; `id`, `timestamp` and `target` are its columns.
+            Several files, [a.csv,b.csv], are one table in pieces.
         id: columns that name a series together; [] if the table is one series.
         timestamp: the column of times.
         time_format: how they are written, '%d.%m.%Y %H:%M' say; found out, where there is one way.
@@ -78,7 +79,8 @@ class SeriesDataModule(L.LightningDataModule):
 
     def __init__(
         self,
-        path: Path | None = None,
+        # The list comes first: of the other order jsonargparse writes no list to config.yaml.
+        path: list[Path] | Path | None = None,
         id: str | list[str] = ["building_id", "meter"],  # noqa: B006 (as covariates below)
         timestamp: str = GEPIII_ROLES.timestamp,
         time_format: str | None = None,
@@ -86,7 +88,7 @@ class SeriesDataModule(L.LightningDataModule):
         layout: Literal["long", "wide"] = "long",
         series: list[str] | None = None,
         root: Path | None = None,
-        train_path: Path | None = None,
+        train_path: list[Path] | Path | None = None,
         val_path: Path | None = None,
         test_path: Path | None = None,
         predict_path: Path | None = None,
@@ -124,7 +126,8 @@ class SeriesDataModule(L.LightningDataModule):
                 f"--data.id: {word!r} is what a column of our own files is called; rename it"
             )
         self.root = root
-        self.paths = {"train": path or train_path, "val": val_path, "test": test_path}
+        paths = {"train": path or train_path, "val": val_path, "test": test_path}
+        self.tables = {split: _files(path) for split, path in paths.items()}
         self.predict_path = predict_path
         self.weather_path = weather_path
         self.metadata_path = metadata_path
@@ -159,7 +162,7 @@ class SeriesDataModule(L.LightningDataModule):
 
     @property
     def _is_synthetic(self) -> bool:
-        return not (self.root or any(self.paths.values()) or self.predict_path)
+        return not (self.root or any(self.tables.values()) or self.predict_path)
 
     @cached_property
     def _synthetic_root(self) -> Path:
@@ -177,18 +180,18 @@ class SeriesDataModule(L.LightningDataModule):
         paths = (root / (stem + suffix) for suffix in SUFFIXES)
         return next((path for path in paths if path.is_file()), None)
 
-    def _source(self, meters_path: Path) -> Source:
+    def _source(self, table: Files) -> Source:
         by_site = dict(GEPIII_UTC_OFFSET) if self.rules == "gepiii" else {}
         offsets = {str(site): hours for site, hours in by_site.items()}
         if isinstance(self.utc_offset, dict):
             offsets |= self.utc_offset
         elif self.utc_offset is not None:
             offsets = {"*": self.utc_offset}
-        files = (meters_path, self.weather_path, self.metadata_path)
+        files = (*table, self.weather_path, self.metadata_path)
         for path in files:
             _require(path is None or path.is_file(), f"there is no file {path}")
         return Source(
-            meters_path=meters_path,
+            table=table,
             roles=self.roles,
             weather_path=self.weather_path or self._find("weather_train"),
             metadata_path=self.metadata_path or self._find("building_metadata"),
@@ -199,11 +202,11 @@ class SeriesDataModule(L.LightningDataModule):
             utc_offset=tuple(sorted(offsets.items())),
         )
 
-    def _load(self, meters_path: Path) -> SeriesSet:
-        source = self._source(meters_path)
-        megabytes = meters_path.stat().st_size / 1e6
+    def _load(self, table: Files) -> SeriesSet:
+        source = self._source(table)
+        megabytes = sum(path.stat().st_size for path in table) / 1e6
         if megabytes > 50:  # takes seconds, the first time
-            self._say(f"reading {meters_path} ({megabytes:,.0f} MB)")
+            self._say(f"reading {files_words(table)} ({megabytes:,.0f} MB)")
         found = cached_series(source, self.rules)
         for note in found.notes:
             self._say(note)
@@ -215,16 +218,20 @@ class SeriesDataModule(L.LightningDataModule):
             self._said.add(text)
             rank_zero_info(f"data: {text}")
 
-    def read(self) -> tuple[Path, SeriesSet]:
-        """The table that is trained on, and its series, before anything is made of them."""
-        path = self.paths["train"] or self._find("train")
-        if path is None:
+    def read(self) -> tuple[str, SeriesSet]:
+        """The name of the table that is trained on, and its series, before they are split."""
+        table = self._train_table
+        if not table:
             raise DataError(
                 f"--data.root: {self.root} holds no train{', train'.join(SUFFIXES)}"
                 if self.root
                 else "name the table with --data.path, or its folder with --data.root"
             )
-        return path, self._load(path)
+        return files_words(table), self._load(table)
+
+    @property
+    def _train_table(self) -> Files:
+        return self.tables["train"] or _files(self._find("train"))
 
     # -- splits --------------------------------------------------------------------------------
 
@@ -253,27 +260,28 @@ class SeriesDataModule(L.LightningDataModule):
 
     def _parts(self) -> dict[str, Part]:
         """The splits: parts of the time of one file, or whole files of their own."""
-        paths = self.paths | {"train": self.paths["train"] or self._find("train")}
-        if paths["val"] is None and paths["test"] is None:
-            path, series = self.read()
+        tables = self.tables | {"train": self._train_table}
+        if not tables["val"] and not tables["test"]:
+            name, series = self.read()
             reaches = split_ranges(series, self.ends, self.val_fraction, self.test_fraction)
-            return {split: Part(series, reach, path) for split, reach in reaches.items()}
+            return {split: Part(series, reach, name) for split, reach in reaches.items()}
         _require(
-            paths["train"] is None or paths["val"] is not None,
+            not tables["train"] or bool(tables["val"]),
             "--data.test_path was given without --data.val_path: name a file for validation too",
         )
-        named = {split: path for split, path in paths.items() if path is not None}
-        loaded = {path: self._load(path) for path in set(named.values())}
+        named = {split: table for split, table in tables.items() if table}
+        loaded = {table: self._load(table) for table in set(named.values())}
         return {
-            split: Part(loaded[path], loaded[path].span(), path) for split, path in named.items()
+            split: Part(loaded[table], loaded[table].span(), files_words(table))
+            for split, table in named.items()
         }
 
     def _to_predict(self, test: Part | None) -> Part | None:
         """What predictions are made of: a file of its own, or else the test part."""
         if self.predict_path is None:
             return test
-        series = self._load(self.predict_path)
-        return Part(series, series.span(), self.predict_path)
+        series = self._load((self.predict_path,))
+        return Part(series, series.span(), str(self.predict_path))
 
     def _refuse_steps(self, parts: list[Part]) -> None:
         """One model forecasts at one step."""
@@ -281,7 +289,7 @@ class SeriesDataModule(L.LightningDataModule):
         for part in parts:
             if part.series.step != first.series.step:
                 raise DataError(
-                    f"{part.path} has a reading {every(part.series.step)}, and {first.path} "
+                    f"{part.table} has a reading {every(part.series.step)}, and {first.table} "
                     f"{every(first.series.step)}; bring the files to one step"
                 )
 
@@ -310,7 +318,7 @@ class SeriesDataModule(L.LightningDataModule):
             self._refuse_short(part)
             start, end = map(part.series.stamp, part.reach)
             raise DataError(
-                f"{part.path}: no {self.window} consecutive times with readings lie between "
+                f"{part.table}: no {self.window} consecutive times with readings lie between "
                 f"{start} and {end}: there is nothing to predict from"
             )
         return found
@@ -321,7 +329,7 @@ class SeriesDataModule(L.LightningDataModule):
         if short.size == len(series):
             longest = int(series.length.argmax())
             raise DataError(
-                f"{part.path}: every series is too short for --data.window {self.window}: rows="
+                f"{part.table}: every series is too short for --data.window {self.window}: rows="
                 f"{series.length[longest]}, needed={need} ({series.name(longest)})"
             )
         if short.size:
@@ -430,6 +438,13 @@ class SeriesDataModule(L.LightningDataModule):
         naive = naive_forecasts(train)[season(series.step)]
         nothing = np.full(len(series), np.nan)
         return scores(naive, actual, series.series_of(train.cell), nothing).mae
+
+
+def _files(path: list[Path] | Path | None) -> Files:
+    """Those of an option that names a file, several or none."""
+    if path is None:
+        return ()
+    return tuple(path) if isinstance(path, list) else (path,)
 
 
 def _require(condition: bool, message: str) -> None:

@@ -17,7 +17,7 @@ def add_covariates(
     names: tuple[str, ...],
     own: dict[str, np.ndarray],
     cell: np.ndarray,
-    meters_path: Path,
+    table: str,
     weather_path: Path | None,
     utc_offset: tuple[tuple[str, int], ...],
 ) -> None:
@@ -33,7 +33,7 @@ def add_covariates(
         names: W column names.
         own: those of them that the meter file has, name -> (rows,).
         cell: (rows,) the cell of each row.
-        meters_path: the meter file, for messages.
+        table: the name of the meter file, for messages.
         weather_path: a weather file of the GEPIII layout, or None.
         utc_offset: hours to add to the stamps of a site's weather, by site; "*" is any other site.
     """
@@ -48,7 +48,7 @@ def add_covariates(
             series.covariates[cell, names.index(name)] = values
     for column, name in enumerate(names):
         if name in weather.absent and name not in own:
-            files = " or ".join(path.name for path in (meters_path, weather_path) if path)
+            files = f"{table} or {weather_path.name}" if weather_path else table
             series.notes.append(f"{name}: no such column in {files}; the training mean stands in")
         else:
             expected = np.ones_like(due) if name in own else due

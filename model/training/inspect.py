@@ -22,7 +22,7 @@ Reads a table as training would, and says what was understood: its series, their
 span and gaps, what was dropped or repaired, the splits and their windows. Ends
 with the settings to go on with. Nothing is trained or written.
 
-  --data.path FILE        csv, csv.gz or Parquet
+  --data.path FILE        csv, csv.gz or Parquet; [a.csv,b.csv]: one table in pieces
   --data.id COLUMN        what names a series, [a,b] for several, [] for none
   --data.timestamp COLUMN
   --data.target COLUMN    what is to be forecast
@@ -53,8 +53,7 @@ class InspectCLI(TrainCLI):
         self.save_config_callback = None
         data = self.datamodule
         data.prepare_data()
-        path, series = data.read()
-        print(series_table(path, series))
+        print(series_table(*data.read()))
 
     def fit(self, **_: Any) -> None:
         """Say what would be trained on, and how."""
@@ -67,10 +66,10 @@ class InspectCLI(TrainCLI):
         """Nothing was trained."""
 
 
-def series_table(path: Path, series: SeriesSet) -> str:
+def series_table(name: str, series: SeriesSet) -> str:
     """The first series of a table: how long they are and what is missing, 80 columns."""
     missing = np.isnan(series.reading)
-    lines = [f"\n{path}: {series.counted()}, a row {every(series.step)}", ""]
+    lines = [f"\n{name}: {series.counted()}, a row {every(series.step)}", ""]
     lines.append(f"{'series':<32}{'from':<18}{'rows':>8}{'missing':>9}{'mean':>12}")
     for s in range(min(SHOWN, len(series))):
         cells = slice(series.offset[s], series.offset[s + 1])

@@ -10,7 +10,7 @@ HARMONICS = ((DAY, 3), (WEEK, 3))
 
 
 def look_backs(step: int) -> dict[str, int]:
-    """Name of a naive forecast -> how many ticks of `step` minutes it looks back."""
+    """Name of a naive forecast -> how many ticks of `step` minutes it looks back from the first."""
     same = {HOUR: "same hour", DAY: "same day"}.get(step, "same time")
     seasons = {f"{same} yesterday": DAY, f"{same} last week": WEEK}
     whole = {name: season // step for name, season in seasons.items() if season % step == 0}
@@ -23,43 +23,45 @@ def season(step: int) -> str:
 
 
 def naive_forecasts(windows: Windows) -> dict[str, np.ndarray]:
-    """Each naive forecast of each window's target, (n,); NaN where its reading is missing.
+    """Each naive forecast of each window's targets, (n, horizon); NaN where its reading is missing.
 
-    The look-back may reach before the start of the split: those times are past by then.
+    The look-back may reach before the start of the split: those times are past by then. A forecast
+    of a season repeats the latest whole one before the first target.
     """
     series = windows.series
-    target = windows.cell + windows.length
+    first = windows.cell + windows.length
     start = series.offset[series.series_of(windows.cell)]
+    ahead = np.arange(windows.horizon)
     forecasts = {}
     for name, back in look_backs(series.step).items():
-        cell = target - back
-        inside = cell >= start
+        cell = first[:, None] - back + ahead % back
+        inside = cell >= start[:, None]
         forecasts[name] = np.where(inside, series.reading[np.where(inside, cell, 0)], np.nan)
     return forecasts
 
 
 def linear_forecast(train: Windows, test: Windows) -> np.ndarray:
-    """Least squares on log(1 + reading) of the window's readings and the calendar, (n,).
+    """Least squares on log(1 + reading) of the window's readings and the calendar, (n, horizon).
 
-    Fitted on the training windows, evenly thinned to `MAX_FIT_WINDOWS`.
+    Fitted on the training windows, evenly thinned to `MAX_FIT_WINDOWS`, for each tick ahead.
     """
     chosen = thinned(train, MAX_FIT_WINDOWS)
     inputs, level = _linear_inputs(chosen)
-    target = np.log1p(_clip(train.series.reading[chosen.cell + train.length])) - level
+    target = np.log1p(_clip(chosen.targets())) - level[:, None]
     gram = inputs.T @ inputs + 1e-6 * len(chosen) * np.eye(inputs.shape[1])
     weights = np.linalg.solve(gram, inputs.T @ target)
-    forecast = np.empty(len(test))
+    forecast = np.empty((len(test), test.horizon))
     for low in range(0, len(test), MAX_FIT_WINDOWS):  # bounds the memory
         part = slice(low, low + MAX_FIT_WINDOWS)
-        inputs, level = _linear_inputs(Windows(test.series, test.cell[part], test.length))
-        forecast[part] = np.expm1(np.clip(inputs @ weights + level, 0, 80))
+        inputs, level = _linear_inputs(test.kept(part))
+        forecast[part] = np.expm1(np.clip(inputs @ weights + level[:, None], 0, 80))
     return forecast
 
 
 def thinned(windows: Windows, most: int) -> Windows:
     """Every n-th window, so that at most so many are left."""
     every = max(1, -(-len(windows) // most))
-    return Windows(windows.series, windows.cell[::every], windows.length)
+    return windows.kept(slice(None, None, every))
 
 
 def log_windows(windows: Windows) -> np.ndarray:

@@ -20,32 +20,37 @@ PARAMETERS = {
 }
 
 
-def is_installed() -> bool:
+def boosting_is_installed() -> bool:
     """Whether `pip install -e '.[baselines]'` was run."""
     return find_spec("lightgbm") is not None
 
 
 def lightgbm_forecast(train: Windows, test: Windows) -> np.ndarray:
-    """Trees on log(1 + reading) of the window's readings, the calendar and the meter, (n,).
+    """Trees on log(1 + reading) of the window, the calendar and the meter, (n, horizon).
 
-    Fitted on the training windows, evenly thinned to `MAX_FIT_WINDOWS`, to the difference of the
-    target from the window's last reading, as the network by default. A meter that is not among
-    those trained on is a missing one.
+    A model for each tick ahead, fitted on the training windows, evenly thinned to
+    `MAX_FIT_WINDOWS`, to the difference of the target from the window's last reading, as the
+    network by default. A meter that is not among those trained on is a missing one.
     """
     import lightgbm
 
     chosen = thinned(train, MAX_FIT_WINDOWS)
     numbers = {label: number for number, label in enumerate(train.series.labels())}
     inputs, level = _inputs(chosen, numbers)
-    actual = np.log1p(np.maximum(train.series.reading[chosen.cell + train.length], 0))
+    actual = np.log1p(np.maximum(chosen.targets(), 0))
     columns = inputs.shape[1]
-    fitted = lightgbm.Dataset(inputs, actual - level, categorical_feature=[columns - 1])
-    trees = lightgbm.train(PARAMETERS, fitted, TREES)
-    forecast = np.empty(len(test))
+    fitted = lightgbm.Dataset(inputs, categorical_feature=[columns - 1], free_raw_data=False)
+    models = []
+    for ahead in range(train.horizon):
+        fitted.set_label(actual[:, ahead] - level)
+        models.append(lightgbm.train(PARAMETERS, fitted, TREES))
+    forecast = np.empty((len(test), test.horizon))
     for low in range(0, len(test), MAX_FIT_WINDOWS):  # bounds the memory
         part = slice(low, low + MAX_FIT_WINDOWS)
-        inputs, level = _inputs(Windows(test.series, test.cell[part], test.length), numbers)
-        forecast[part] = np.expm1(np.clip(np.asarray(trees.predict(inputs)) + level, 0, 80))
+        inputs, level = _inputs(test.kept(part), numbers)
+        for ahead, trees in enumerate(models):
+            logs = np.asarray(trees.predict(inputs)) + level
+            forecast[part, ahead] = np.expm1(np.clip(logs, 0, 80))
     return forecast
 
 

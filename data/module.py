@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_info
 
-from data import boosting, building_physics, synthetic
+from data import building_physics, synthetic
 from data.baselines import linear_forecast, naive_forecasts, season
+from data.boosting import MAX_FIT_WINDOWS, TREES, boosting_is_installed, lightgbm_forecast
 from data.cache import cache_folder, cached_series
 from data.columns import GEPIII_ROLES, TIME, DataError, Files, Roles, files_words
 from data.grid import every
@@ -64,8 +65,12 @@ class SeriesDataModule(L.LightningDataModule):
         val_fraction: share of time for validation, where no dates are given.
         test_fraction: share of time for test, where no dates are given.
         window: readings that the model sees, 48 hours of hourly ones say.
+        horizon: readings that it forecasts, all in one pass.
         covariates: columns beside the reading, of the weather or of the meter file; none beside
             `path`, unless they are named.
+        known: others of these columns, which are known ahead, such as a tariff, a holiday or a
+            weather forecast: to forecast beyond the last reading, let rows follow that hold them
+            and no reading.
         meters: meter codes to use (0 electricity, 1 chilled water, 2 steam, 3 hot water).
         rules: whose known errors to mend: none, gepiii or cambridge.
         utc_offset: hours to add to the weather's time stamps to get the meters' local time, for all
@@ -73,8 +78,10 @@ class SeriesDataModule(L.LightningDataModule):
         duplicates: two contradicting readings for one time: error, or keep first, last or mean.
         transform: set with --model.transform.
         fraction: share of the series to train on, whole series drawn by the seed.
-        next_hour: predict also the hour, or the one step, after the end of each series.
+        beyond_end: predict also what follows the end of each series.
         batch_size: windows a batch.
+        boosting: score LightGBM as well, where it is installed; by default for horizon 1 alone, as
+            it takes a model for each reading ahead, and minutes.
     """
 
     def __init__(
@@ -100,18 +107,22 @@ class SeriesDataModule(L.LightningDataModule):
         val_fraction: float = 0.15,
         test_fraction: float = 0.15,
         window: int = 48,
+        horizon: int = 1,
         covariates: list[str] = ["air_temperature", "cloud_coverage", "dew_temperature"],  # noqa: B006 (jsonargparse shows it in --help; never changed)
+        known: list[str] = [],  # noqa: B006
         meters: list[int] | None = None,
         rules: Literal["none", "gepiii", "cambridge"] = "none",
         utc_offset: int | dict[str, int] | None = None,
         duplicates: Literal["error", "first", "last", "mean"] = "error",
         transform: Literal["log1p", "none"] = "log1p",
         fraction: float = 1.0,
-        next_hour: bool = False,
+        beyond_end: bool = False,
         batch_size: int = 256,
+        boosting: bool | None = None,
     ) -> None:
         super().__init__()
         _require(window >= 2, f"--data.window must be 2 or more, not {window}")
+        _require(horizon >= 1, f"--data.horizon must be 1 or more, not {horizon}")
         _require(batch_size >= 1, f"--data.batch_size must be 1 or more, not {batch_size}")
         _require(0 < fraction <= 1, f"--data.fraction must be in (0, 1], not {fraction}")
         shares = val_fraction > 0 and test_fraction > 0 and val_fraction + test_fraction < 1
@@ -135,15 +146,22 @@ class SeriesDataModule(L.LightningDataModule):
         self.val_fraction = val_fraction
         self.test_fraction = test_fraction
         self.window = window
+        self.horizon = horizon
+        both = sorted(set(covariates) & set(known))
+        _require(not both, f"--data.known: {', '.join(both)} stands in --data.covariates, too")
         self.covariates = tuple(covariates)
+        self.known = tuple(known)
         self.meters = None if meters is None else tuple(meters)
         self.rules = rules
         self.utc_offset = utc_offset
         self.duplicates = duplicates
         self.transform = transform
         self.fraction = fraction
-        self.next_hour = next_hour
+        self.beyond_end = beyond_end
         self.batch_size = batch_size
+        if boosting and not boosting_is_installed():
+            raise DataError("--data.boosting needs LightGBM: pip install -e '.[baselines]'")
+        self.boosting = horizon == 1 if boosting is None else boosting
         self.windows: dict[str, Windows] = {}
         self._sources: dict[int, DeviceSeries] = {}
         self._said: set[str] = set()
@@ -195,7 +213,7 @@ class SeriesDataModule(L.LightningDataModule):
             roles=self.roles,
             weather_path=self.weather_path or self._find("weather_train"),
             metadata_path=self.metadata_path or self._find("building_metadata"),
-            covariates=self.covariates,
+            covariates=self.covariates + self.known,
             meters=self.meters,
             duplicates=self.duplicates,
             negative="clip" if self.transform == "log1p" else "keep",
@@ -248,7 +266,7 @@ class SeriesDataModule(L.LightningDataModule):
         self._refuse_steps([*parts.values(), *([to_predict] if to_predict else [])])
         for split, part in parts.items():
             self._refuse_short(part)
-            self.windows[split] = find_windows(part.series, self.window, *part.reach)
+            self.windows[split] = self._find_windows(part)
             self._refuse_empty(split, part)
         if "train" in parts:
             self._fit_scaling(parts["train"])
@@ -300,20 +318,14 @@ class SeriesDataModule(L.LightningDataModule):
 
     def _fit_scaling(self, train: Part) -> None:
         log1p = self.transform == "log1p"
-        self.scaling, warnings = fit_scaling(train.series, self.covariates, *train.reach, log1p)
+        self.scaling, warnings = fit_scaling(
+            train.series, self.covariates + self.known, *train.reach, log1p
+        )
         for warning in warnings:
             self._say(warning)
 
     def _predict_windows(self, part: Part) -> Windows:
-        first, last = part.reach
-        found = find_windows(
-            part.series,
-            self.window,
-            first,
-            last + self.next_hour,
-            target_known=False,
-            beyond_end=self.next_hour,
-        )
+        found = self._find_windows(part, target_known=False)
         if not len(found):
             self._refuse_short(part)
             start, end = map(part.series.stamp, part.reach)
@@ -323,8 +335,21 @@ class SeriesDataModule(L.LightningDataModule):
             )
         return found
 
+    def _find_windows(self, part: Part, target_known: bool = True) -> Windows:
+        first, last = part.reach
+        beyond = self.beyond_end and not target_known
+        return find_windows(
+            part.series,
+            self.window,
+            first,
+            last + self.horizon * beyond,
+            horizon=self.horizon,
+            target_known=target_known,
+            beyond_end=beyond,
+        )
+
     def _refuse_short(self, part: Part) -> None:
-        series, need = part.series, self.window + 1
+        series, need = part.series, self.window + self.horizon
         short = np.flatnonzero(series.length < need)
         if short.size == len(series):
             longest = int(series.length.argmax())
@@ -341,9 +366,9 @@ class SeriesDataModule(L.LightningDataModule):
         first, last = map(part.series.stamp, part.reach)
         start, end = map(part.series.stamp, part.series.span())
         raise DataError(
-            f"split '{split}' ({first} to {last}) holds no window of {self.window} + 1 consecutive "
-            f"times with readings; the data run from {start} to {end}. Move --data.train_end, "
-            "--data.val_end and --data.test_end, or shorten --data.window."
+            f"split '{split}' ({first} to {last}) holds no window of {self.window} + "
+            f"{self.horizon} consecutive times with readings; the data run from {start} to {end}. "
+            "Move --data.train_end, --data.val_end and --data.test_end, or shorten --data.window."
         )
 
     def _thin_training(self) -> None:
@@ -355,14 +380,15 @@ class SeriesDataModule(L.LightningDataModule):
         owners = np.unique(owner)
         kept = np.random.default_rng(torch.initial_seed()).permutation(owners)
         kept = kept[: max(1, round(self.fraction * owners.size))]
-        self.windows["train"] = Windows(train.series, train.cell[np.isin(owner, kept)], self.window)
+        self.windows["train"] = train.kept(np.isin(owner, kept))
         self._say(f"training on {kept.size} of {owners.size} series (--data.fraction)")
 
     def _describe(self, series: SeriesSet) -> None:
         counts = ", ".join(f"{split} {len(self.windows[split]):,}" for split in self.windows)
         start, end = map(series.stamp, series.span())
         self._say(f"{series.counted()}, {start} to {end}")
-        self._say(f"windows of {self.window} rows: {counts}")
+        ahead = f" and the {self.horizon} after them" if self.horizon > 1 else ""
+        self._say(f"windows of {self.window} rows{ahead}: {counts}")
 
     # -- loaders -------------------------------------------------------------------------------
 
@@ -370,7 +396,9 @@ class SeriesDataModule(L.LightningDataModule):
         """`series` on the device where the model runs; put there once."""
         if id(series) not in self._sources:
             device = self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
-            self._sources[id(series)] = DeviceSeries(series, self.window, device)
+            self._sources[id(series)] = DeviceSeries(
+                series, self.window, device, self.horizon, len(self.known)
+            )
         return self._sources[id(series)]
 
     def _loader(self, split: str, shuffle: bool = False) -> WindowLoader:
@@ -414,16 +442,17 @@ class SeriesDataModule(L.LightningDataModule):
     # -- for reports ---------------------------------------------------------------------------
 
     def baselines(self, split: str) -> dict[str, np.ndarray]:
-        """Forecasts to beat for each window of `split`, (n,) each, NaN where there is none."""
+        """Forecasts to beat for the windows of `split`, (n, horizon) each, NaN where none."""
         windows = self.windows[split]
         forecasts = naive_forecasts(windows)
         if "train" in self.windows:
             train = self.windows["train"]
             forecasts["linear"] = linear_forecast(train, windows)
-            if boosting.is_installed():
-                count = min(len(train), boosting.MAX_FIT_WINDOWS)
-                rank_zero_info(f"\nLightGBM: fitting {boosting.TREES} trees to {count:,} windows")
-                forecasts["LightGBM"] = boosting.lightgbm_forecast(train, windows)
+            if self.boosting and boosting_is_installed():
+                count = min(len(train), MAX_FIT_WINDOWS)
+                models = f"{self.horizon} times " if self.horizon > 1 else ""
+                rank_zero_info(f"\nLightGBM: fitting {models}{TREES} trees to {count:,} windows")
+                forecasts["LightGBM"] = lightgbm_forecast(train, windows)
         return forecasts
 
     def naive_error(self, series: SeriesSet) -> np.ndarray:
@@ -435,7 +464,7 @@ class SeriesDataModule(L.LightningDataModule):
         if train is None or train.series is not series:
             return np.full(len(series), np.nan)
         actual = series.reading[train.cell + train.length]
-        naive = naive_forecasts(train)[season(series.step)]
+        naive = naive_forecasts(train)[season(series.step)][:, 0]
         nothing = np.full(len(series), np.nan)
         return scores(naive, actual, series.series_of(train.cell), nothing).mae
 

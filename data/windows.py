@@ -1,7 +1,7 @@
 """Which windows exist, and batches of them gathered on the device where the model runs."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,12 +11,13 @@ from data.series import SeriesSet
 
 
 class Batch(NamedTuple):
-    """B windows of L readings, in the user's units."""
+    """B windows of L ticks and the `horizon` after each, in the user's units."""
 
     reading: torch.Tensor  # (B, L) float32
     covariates: torch.Tensor  # (B, L, W) float32, NaN = missing
-    minute: torch.Tensor  # (B,) int64, since 1970-01-01, of the tick after the window
-    target: torch.Tensor  # (B,) float32, the reading of that tick, NaN = not known
+    known: torch.Tensor  # (B, L + horizon - 1, K) float32, of the tick after each; NaN = missing
+    minute: torch.Tensor  # (B,) int64, since 1970-01-01, of the first tick after the window
+    target: torch.Tensor  # (B, horizon) float32, the readings after it, NaN = not known
     cell: torch.Tensor  # (B,) int64, the window's first cell: its name in the data set
     key: torch.Tensor  # (B,) int64, its meter's, see `SeriesSet.keys`
 
@@ -28,9 +29,25 @@ class Windows:
     series: SeriesSet
     cell: np.ndarray  # (n,) int64, first cell of each window, by series and time
     length: int  # L
+    horizon: int = 1  # ticks to predict
 
     def __len__(self) -> int:
         return self.cell.size
+
+    def target_cells(self) -> np.ndarray:
+        """(n, horizon) the cells to predict; -1 for one beyond the end of its series."""
+        cells = self.cell[:, None] + self.length + np.arange(self.horizon)
+        end = self.series.offset[1:][self.series.series_of(self.cell)]
+        return np.where(cells < end[:, None], cells, -1)
+
+    def targets(self) -> np.ndarray:
+        """(n, horizon) float32, the readings to predict, NaN where not known."""
+        cells = self.target_cells()
+        return np.where(cells >= 0, self.series.reading[cells], np.float32(np.nan))
+
+    def kept(self, chosen: np.ndarray | slice) -> "Windows":
+        """Some of them, by a mask, a slice or their numbers."""
+        return replace(self, cell=self.cell[chosen])
 
 
 def find_windows(
@@ -39,37 +56,54 @@ def find_windows(
     first_tick: int,
     last_tick: int,
     *,
+    horizon: int = 1,
     target_known: bool = True,
     beyond_end: bool = False,
 ) -> Windows:
-    """All windows within one series whose ticks and predicted tick lie in [first_tick, last_tick].
+    """All windows within one series that lie in [first_tick, last_tick] with what they predict.
 
-    No reading of a window is missing; nor is its target, if `target_known`. `beyond_end` adds the
-    window whose predicted tick is the one after the series' end.
+    No reading of a window is missing; nor is one of its targets, if `target_known`. `beyond_end`
+    adds those that predict ticks after the series' end.
     """
     missing = np.isnan(series.reading)
     before = np.zeros(missing.size + 1, dtype=np.int32)  # missing readings before each cell
     np.cumsum(missing, out=before[1:])
-    need = length + target_known
+    need = length + horizon * target_known
     found: list[np.ndarray] = []
     for s in range(len(series)):
         low, high = int(series.offset[s]), int(series.offset[s + 1])
         shift = int(series.first_tick[s]) - low  # tick of a cell = cell + shift
         start = max(low, first_tick - shift)
-        # The predicted tick, `length` cells on, is within the split and within the series.
-        stop = min(high + (beyond_end and not target_known), last_tick - shift + 1) - length
+        # The last predicted tick is within the split and within the series.
+        end = high + horizon * (beyond_end and not target_known)
+        stop = min(end, last_tick - shift + 1) - length - (horizon - 1)
         if stop > start:
             whole = before[start + need : stop + need] == before[start:stop]
             found.append(start + np.flatnonzero(whole))
     cells = np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
-    return Windows(series, cells.astype(np.int64), length)
+    return Windows(series, cells.astype(np.int64), length, horizon)
 
 
 class DeviceSeries:
-    """A `SeriesSet` as tensors on one device, and the gather that makes batches of it."""
+    """A `SeriesSet` as tensors on one device, and the gather that makes batches of it.
 
-    def __init__(self, series: SeriesSet, length: int, device: torch.device) -> None:
-        self.length = length
+    Args:
+        series: the data; its last `known` covariates are those known ahead.
+        length: L.
+        device: where the batches are to lie.
+        horizon: ticks to predict.
+        known: K.
+    """
+
+    def __init__(
+        self,
+        series: SeriesSet,
+        length: int,
+        device: torch.device,
+        horizon: int = 1,
+        known: int = 0,
+    ) -> None:
+        self.length, self.horizon = length, horizon
 
         def put(array: np.ndarray) -> torch.Tensor:
             return torch.from_numpy(np.ascontiguousarray(array)).to(device)
@@ -83,26 +117,40 @@ class DeviceSeries:
         # Overlapping views: row i is the window that starts at cell i. A gather then copies whole
         # rows, and no (B, L) table of indices is made.
         self.reading_windows = self.reading.unfold(0, length, 1)
-        covariates = put(series.covariates)
-        rows, width = covariates.shape
-        self.covariate_windows = covariates.as_strided(
-            (max(0, rows - length + 1), length, width), (width, width, 1)
-        )
+        past = series.covariates.shape[1] - known
+        self.covariate_windows = _row_windows(put(series.covariates[:, :past]), length)
+        # Beyond the last row nothing is known; a window may reach there.
+        beyond = np.full((horizon, known), np.nan, dtype=np.float32)
+        extended = np.concatenate([series.covariates[:, past:], beyond])
+        self.known_windows = _row_windows(put(extended), length + horizon - 1)
+        self.ahead = torch.arange(horizon, device=device)
 
     def gather(self, cell: torch.Tensor) -> Batch:
         """The windows that start at `cell` (B,), int64 on this device."""
         series = torch.bucketize(cell, self.end, right=True)
-        target_cell = cell + self.length
-        known = target_cell < self.end[series]
+        first = cell + self.length
+        target_cell = first.unsqueeze(1) + self.ahead  # (B, horizon)
+        inside = target_cell < self.end[series].unsqueeze(1)
         target = self.reading[target_cell.clamp_max(self.reading.numel() - 1)]
+        row = cell + self.covariate_shift[series]
+        known = self.known_windows[row + 1]
+        if known.shape[2]:  # what follows the end of a series is another's
+            known[:, self.length - 1 :].masked_fill_(~inside.unsqueeze(2), torch.nan)
         return Batch(
             reading=self.reading_windows[cell],
-            covariates=self.covariate_windows[cell + self.covariate_shift[series]],
-            minute=target_cell * self.step + self.minute_shift[series],
-            target=torch.where(known, target, torch.nan),
+            covariates=self.covariate_windows[row],
+            known=known,
+            minute=first * self.step + self.minute_shift[series],
+            target=torch.where(inside, target, torch.nan),
             cell=cell,
             key=self.key[series],
         )
+
+
+def _row_windows(rows: torch.Tensor, length: int) -> torch.Tensor:
+    """(n, W) -> (n - length + 1, length, W), a view: row i begins at row i."""
+    n, width = rows.shape
+    return rows.as_strided((max(0, n - length + 1), length, width), (width, width, 1))
 
 
 # Windows that are gathered at once, where batches are smaller: a gather is a dozen operations.

@@ -68,7 +68,7 @@ def training_step(of: Contender, batch: int, device: torch.device) -> Callable[[
     network = network.to(device)
     optimizer = torch.optim.SGD(network.parameters(), lr=1e-5, momentum=0.9, fused=True)
     x = torch.randn(batch, WINDOW, FEATURES, device=device)
-    target = torch.rand(batch, device=device)
+    target = torch.rand(batch, 1, 1, device=device)
 
     def step() -> torch.Tensor:
         set_matmul_precision(of.precision)

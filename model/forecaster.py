@@ -3,29 +3,43 @@
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from model.calendar import CALENDAR_FEATURES, calendar_features
-from model.losses import signed_log1p
+from model.losses import pinball, rmsle, root_mean_square
 from model.meters import MeterFeatures
 from model.published import PublishedS4ConvD
 from model.s4convd import S4ConvD
 
 Transform = Literal["log1p", "none"]
+MEDIAN = 0.5
+# Ahead of the softplus whose value parts two quantiles: an untrained band is narrow.
+NARROW = 2.0
 
 
 class Forecaster(nn.Module):
-    """The next reading from a window of readings and covariates.
+    """The next readings from a window of readings and covariates.
 
-    Scaling lives here and travels in the state dict: a checkpoint means the same everywhere.
+    The network runs over the window and, for a horizon of more than one, over the ticks that
+    follow, of which it is told what is known ahead: at each step it forecasts the reading of the
+    tick after it. Scaling lives here and travels in the state dict: a checkpoint means the same
+    everywhere.
 
     Args:
         covariates: names of the covariates, in the order of the tensors' last axis.
+        known: names of those that are known ahead, likewise.
+        horizon: ticks to forecast.
+        quantiles: levels in (0, 1), ascending, the median among them; none: one forecast alone.
         transform: `log1p` models log(1 + reading), for readings >= 0; `none` models the reading.
         relative: the network sees each window relative to its last reading (which it is also told)
             and forecasts the difference to it, so that large and small buildings look alike.
         calendar: the network is told the time of day, weekday and season of the tick after each
-            step; at the last step that is the predicted one.
+            step.
+        flags: the network is told which readings are 0, and which repeat the one before them: a
+            dead meter's do.
+        seasons: ticks; for each, the network is told at each step the latest reading that is a
+            multiple of them before the tick after it.
         meter_features: how many numbers the network is told of each meter, which it learns; see
             `MeterFeatures`.
         step: minutes from one reading to the next.
@@ -38,44 +52,78 @@ class Forecaster(nn.Module):
     reading_std: torch.Tensor
     covariate_mean: torch.Tensor
     covariate_std: torch.Tensor
+    levels: torch.Tensor
 
     def __init__(
         self,
         covariates: list[str],
         *,
+        known: list[str] = [],  # noqa: B006 (never changed, as below)
+        horizon: int = 1,
+        quantiles: list[float] = [],  # noqa: B006
         transform: Transform = "log1p",
         relative: bool = True,
         calendar: bool = True,
+        flags: bool = False,
+        seasons: list[int] = [],  # noqa: B006
         meter_features: int = 0,
         step: int = 60,
         published: bool = False,
         **network: Any,
     ) -> None:
         super().__init__()
-        self.covariates = list(covariates)
+        self.covariates = [*covariates, *known]
+        self.past = len(covariates)
+        self.horizon = horizon
+        self.quantiles = list(quantiles)
         self.transform = transform
         self.relative = relative
         self.calendar = calendar
         self.step = step
+        self.flags = flags
+        self.seasons = list(seasons)
         self.meters = MeterFeatures(meter_features) if meter_features else None
-        self.features = self.feature_names(covariates, relative, calendar, meter_features)
+        self.features = self.feature_names(
+            covariates, known, horizon, relative, calendar, flags, seasons, meter_features
+        )
         form = PublishedS4ConvD if published else S4ConvD
-        self.network = form(len(self.features), **network)
+        outputs = max(1, len(quantiles))
+        self.network = form(len(self.features), horizon=horizon, outputs=outputs, **network)
         self.register_buffer("fitted", torch.tensor(False))
         self.register_buffer("reading_mean", torch.zeros(()))
         self.register_buffer("reading_std", torch.ones(()))
-        self.register_buffer("covariate_mean", torch.zeros(len(covariates)))
-        self.register_buffer("covariate_std", torch.ones(len(covariates)))
+        self.register_buffer("covariate_mean", torch.zeros(len(self.covariates)))
+        self.register_buffer("covariate_std", torch.ones(len(self.covariates)))
+        self.register_buffer("levels", torch.tensor(self.quantiles), persistent=False)
 
     @staticmethod
     def feature_names(
-        covariates: list[str], relative: bool, calendar: bool, meter_features: int
+        covariates: list[str],
+        known: list[str],
+        horizon: int,
+        relative: bool,
+        calendar: bool,
+        flags: bool,
+        seasons: list[int],
+        meter_features: int,
     ) -> list[str]:
-        """What the network is told of each reading, in the order of its encoder's columns."""
-        names = ["reading", *covariates]
-        names += ["level"] * relative
-        names += [f"calendar {n}" for n in range(CALENDAR_FEATURES * calendar)]
-        return names + [f"meter {n}" for n in range(meter_features)]
+        """What the network is told of each step, in the order of its encoder's columns."""
+        return [
+            "reading",
+            *covariates,
+            *["level"] * relative,
+            *[f"calendar {n}" for n in range(CALENDAR_FEATURES * calendar)],
+            *[f"meter {n}" for n in range(meter_features)],
+            *["zero", "repeat"] * flags,
+            *[f"reading {season} before" for season in seasons],
+            *[f"{name} ahead" for name in known],
+            *["is ahead"] * (horizon > 1),
+        ]
+
+    @property
+    def median(self) -> int:
+        """Which of the outputs is the forecast, where one is wanted."""
+        return self.quantiles.index(MEDIAN) if self.quantiles else 0
 
     @torch.no_grad()
     def fit_scaling(
@@ -92,47 +140,129 @@ class Forecaster(nn.Module):
         self.covariate_std.copy_(torch.tensor(covariate_std))
         self.fitted.fill_(True)
 
-    def scale_covariates(self, covariates: torch.Tensor) -> torch.Tensor:
-        """(B, L, W) in the user's units -> scaled. A missing value becomes the training mean, 0."""
-        return torch.nan_to_num((covariates - self.covariate_mean) / self.covariate_std, nan=0.0)
-
     def forward(
         self,
         reading: torch.Tensor,
         covariates: torch.Tensor,
         minute: torch.Tensor,
         key: torch.Tensor | None = None,
+        known: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Forecast in the transform's units: log(1 + kWh) under `log1p`. See `to_user_units`.
 
         Args:
             reading: (B, L), the user's units, none missing.
             covariates: (B, L, W), the user's units, NaN where missing.
-            minute: (B,), int64 minutes since 1970-01-01 00:00 of the predicted time, local time.
+            minute: (B,), int64 minutes since 1970-01-01 00:00 of the first tick to predict, local
+                time.
             key: (B,), int64, of each window's meter; None: of meters that nobody knows.
+            known: (B, L + horizon - 1, K), the covariates known ahead, of the tick after each
+                step; None where there are none.
 
         Returns:
-            (B,), float32.
+            (B, horizon, Q), float32: the quantiles, or one forecast.
         """
-        value = torch.log1p(reading) if self.transform == "log1p" else reading
-        scaled = (value - self.reading_mean) / self.reading_std  # (B, L)
+        scaled = (self.transformed(reading) - self.reading_mean) / self.reading_std  # (B, L)
         level = scaled[:, -1:] if self.relative else torch.zeros_like(scaled[:, :1])
-        features = [(scaled - level).unsqueeze(-1), self.scale_covariates(covariates)]
-        if self.relative:
-            features.append(level.expand_as(scaled).unsqueeze(-1))
-        if self.calendar:
-            features.append(calendar_features(minute, reading.shape[1], self.step))
-        if self.meters is not None:
-            nobody = torch.zeros_like(minute)  # 0 is no meter's key
-            own = self.meters(nobody if key is None else key)
-            features.append(own.unsqueeze(1).expand(-1, reading.shape[1], -1))
-        forecast = self.network(torch.cat(features, dim=-1)).float()
-        return (forecast + level.squeeze(-1)) * self.reading_std + self.reading_mean
+        features = self._features(reading, scaled, level, covariates, minute, key, known)
+        forecast = self._quantiles(self.network(features).float())
+        return (forecast + level.unsqueeze(-1)) * self.reading_std + self.reading_mean
+
+    def transformed(self, reading: torch.Tensor) -> torch.Tensor:
+        """Readings in the units of `forward`."""
+        return torch.log1p(reading) if self.transform == "log1p" else reading
 
     def to_user_units(self, forecast: torch.Tensor) -> torch.Tensor:
         """What `forward` returned, in the readings' own units; never negative under `log1p`."""
         return torch.expm1(forecast).clamp_min(0) if self.transform == "log1p" else forecast
 
-    def to_log1p(self, forecast: torch.Tensor) -> torch.Tensor:
-        """What `forward` returned, as log(1 + reading), with a gradient wherever it lies."""
-        return forecast if self.transform == "log1p" else signed_log1p(forecast)
+    def loss(
+        self, forecast: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """What training makes small.
+
+        RMSLE under `log1p`; the root mean square in training deviations under `none`; with
+        quantiles the pinball loss in the transform's units, in training deviations.
+
+        Args:
+            forecast: what `forward` returned.
+            target: (B, horizon), the user's units.
+            weight: (B,) of each window in the mean; None: all alike.
+        """
+        if self.quantiles:
+            scale = self.reading_std
+            target = self.transformed(target)
+            return pinball(forecast / scale, target / scale, self.levels, weight)
+        point = forecast.squeeze(-1)
+        if self.transform == "log1p":
+            return rmsle(point, target, weight)
+        return root_mean_square((point - target) / self.reading_std, weight)
+
+    def _features(
+        self,
+        reading: torch.Tensor,
+        scaled: torch.Tensor,
+        level: torch.Tensor,
+        covariates: torch.Tensor,
+        minute: torch.Tensor,
+        key: torch.Tensor | None,
+        known: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """(B, L + horizon - 1, F), in the order of `feature_names`; what is not known is 0."""
+        more = self.horizon - 1
+        steps = reading.shape[1] + more
+        relative = scaled - level
+        past = [relative.unsqueeze(-1), self._scaled(covariates, slice(0, self.past))]
+        features = [F.pad(torch.cat(past, dim=-1), (0, 0, 0, more))]
+        if self.relative:
+            features.append(level.expand(-1, steps).unsqueeze(-1))
+        if self.calendar:
+            features.append(calendar_features(minute + more * self.step, steps, self.step))
+        if self.meters is not None:
+            nobody = torch.zeros_like(minute)  # 0 is no meter's key
+            own = self.meters(nobody if key is None else key)
+            features.append(own.unsqueeze(1).expand(-1, steps, -1))
+        if self.flags:
+            repeated = F.pad(reading[:, 1:] == reading[:, :-1], (1, 0))
+            flags = torch.stack([reading == 0, repeated], dim=-1).to(scaled.dtype)
+            features.append(F.pad(flags, (0, 0, 0, more)))
+        features += [_before(relative, season, steps).unsqueeze(-1) for season in self.seasons]
+        if known is not None:
+            features.append(self._scaled(known, slice(self.past, None)))
+        if more:
+            is_ahead = torch.arange(steps, device=scaled.device) >= reading.shape[1]
+            features.append(is_ahead.to(scaled.dtype).view(1, -1, 1).expand(len(reading), -1, -1))
+        return torch.cat(features, dim=-1)
+
+    def _scaled(self, covariates: torch.Tensor, columns: slice) -> torch.Tensor:
+        """(B, ., W) in the user's units -> scaled. A missing value becomes the training mean, 0."""
+        mean, std = self.covariate_mean[columns], self.covariate_std[columns]
+        return torch.nan_to_num((covariates - mean) / std, nan=0.0)
+
+    def _quantiles(self, output: torch.Tensor) -> torch.Tensor:
+        """(B, horizon, Q) of anything -> ascending along Q: the median, and gaps to either side."""
+        if not self.quantiles:
+            return output
+        at = self.median
+        middle, gaps = output[..., at : at + 1], F.softplus(output - NARROW)
+        below = middle - gaps[..., :at].flip(-1).cumsum(-1).flip(-1)
+        above = middle + gaps[..., at + 1 :].cumsum(-1)
+        return torch.cat([below, middle, above], dim=-1)
+
+
+def _before(values: torch.Tensor, season: int, steps: int) -> torch.Tensor:
+    """Of the tick after each step, the latest of the values that lies seasons before it.
+
+    Args:
+        values: (B, L).
+        season: ticks.
+        steps: L or more.
+
+    Returns:
+        (B, steps), 0 where that would be before the first value.
+    """
+    length = values.shape[1]
+    tick = torch.arange(1, steps + 1, device=values.device)
+    seasons = ((tick - length) // season + 1).clamp_min(1)
+    source = tick - season * seasons
+    return torch.where(source >= 0, values[:, source.clamp_min(0)], 0)

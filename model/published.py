@@ -20,7 +20,7 @@ class PublishedS4ConvD(S4ConvD):
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(B, L, F) -> (B,)."""
+        """(B, L, F) -> (B, horizon, outputs)."""
         u = self.encoder(x)  # (B, L, H)
         blocks: Any = self.blocks
         for block in blocks:
@@ -31,8 +31,7 @@ class PublishedS4ConvD(S4ConvD):
             y = F.gelu(block.dropout(y))
             y = F.glu(F.conv1d(y, mixing.weight.unsqueeze(-1), mixing.bias), dim=1)
             u = y.transpose(1, 2) + u
-        last = u[:, -1]
-        return self.decoder(last if self.norm is None else self.norm(last)).squeeze(-1)
+        return self._decode(u)
 
     @staticmethod
     def _conv(v: torch.Tensor, k: torch.Tensor, kernel: str) -> torch.Tensor:

@@ -12,9 +12,9 @@ from model.ssm import Init, filters_of
 
 
 class S4ConvD(nn.Module):
-    """Encoder, a stack of long-convolution blocks, decoder of the last step (arXiv 2502.21035).
+    """Encoder, a stack of long-convolution blocks, decoder of the last steps (arXiv 2502.21035).
 
-    Knows nothing of units: it maps scaled features (B, L, F) to a scaled forecast (B,).
+    Knows nothing of units: it maps scaled features (B, L, F) to scaled forecasts.
 
     Args:
         features: F.
@@ -24,6 +24,8 @@ class S4ConvD(nn.Module):
         dropout: probability in each block.
         init: start of the state-space models, see `SSMFilter`.
         norm: LayerNorm in each block and ahead of the decoder; the published network has none.
+        horizon: how many of the last steps are decoded; one, as published.
+        outputs: numbers that the decoder makes of each; one, as published.
         kernel: a name from `cuda_ops.BLOCK_KERNELS`.
     """
 
@@ -38,9 +40,12 @@ class S4ConvD(nn.Module):
         dropout: float = 0.01,
         init: Init = "s4d_lin",
         norm: bool = False,
+        horizon: int = 1,
+        outputs: int = 1,
         kernel: str = "pytorch",
     ) -> None:
         super().__init__()
+        self.horizon = horizon
         self.encoder = nn.Linear(features, channels)
         # A feature that is 1 and some that are 0, up to a multiple of four, for the tensor cores.
         more = F.pad(torch.ones(1), (0, -(features + 1) % 4))
@@ -49,18 +54,20 @@ class S4ConvD(nn.Module):
             S4ConvDBlock(channels, state_size, dropout, init, norm, kernel) for _ in range(blocks)
         )
         self.norm = nn.LayerNorm(channels) if norm else None
-        self.decoder = nn.Linear(channels, 1)
+        self.decoder = nn.Linear(channels, outputs)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(B, L, F) -> (B,)."""
+        """(B, L, F) -> (B, horizon, outputs)."""
         u = self._encode(x)  # (B, L, H)
         filters = self._filters(x.shape[1])
         for n, (block, k) in enumerate(zip(self.blocks, filters, strict=True), 1):
-            u = block(u, k, last_only=n == len(self.blocks))  # the decoder reads no other step
-        last = u[:, -1]  # (B, H)
-        if self.norm is not None:
-            last = self.norm(last)
-        return self.decoder(last).squeeze(-1)
+            # The decoder reads no other step.
+            u = block(u, k, last_only=n == len(self.blocks) and self.horizon == 1)
+        return self._decode(u)
+
+    def _decode(self, u: torch.Tensor) -> torch.Tensor:
+        last = u[:, -self.horizon :]  # (B, horizon, H)
+        return self.decoder(last if self.norm is None else self.norm(last))
 
     def use_kernel(self, name: str) -> None:
         """Let another implementation run, see `cuda_ops.BLOCK_KERNELS`; the parameters stay."""

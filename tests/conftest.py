@@ -114,7 +114,7 @@ def full_precision() -> None:
 def without_lightgbm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a user has it who did not ask for it, unless a test does."""
     if "with_lightgbm" not in request.fixturenames:
-        monkeypatch.setattr("data.boosting.is_installed", lambda: False)
+        monkeypatch.setattr("data.module.boosting_is_installed", lambda: False)
 
 
 @pytest.fixture

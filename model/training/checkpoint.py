@@ -15,7 +15,17 @@ from model.training.errors import UsageError
 # Hyperparameters that a run may set anew; the others make model and optimiser what they are.
 OF_THE_RUN = {"lr", "weight_decay", "dropout"}
 # Hyperparameters of the model that the command line sets elsewhere.
-ELSEWHERE = {"window": "data.window", "covariates": "data.covariates"}
+ELSEWHERE = {name: f"data.{name}" for name in ("window", "horizon", "covariates", "known")}
+# Hyperparameters that older checkpoints do not have, and what they were without them.
+LATER: dict[str, Any] = {
+    "step": HOUR,
+    "meter_features": 0,
+    "horizon": 1,
+    "known": [],
+    "quantiles": [],
+    "flags": False,
+    "seasons": [],
+}
 
 
 def read_checkpoint(path: Path, option: str = "ckpt_path") -> dict[str, Any]:
@@ -33,8 +43,8 @@ def read_checkpoint(path: Path, option: str = "ckpt_path") -> dict[str, Any]:
     hparams = checkpoint.get("hyper_parameters", {}) if isinstance(checkpoint, dict) else {}
     if "covariates" not in hparams:
         raise UsageError(f"--{option}: {path} was not written by train.py")
-    hparams.setdefault("meter_features", 0)  # of before there were any
-    hparams.setdefault("step", HOUR)  # of when there was no other
+    for name, value in LATER.items():
+        hparams.setdefault(name, value)
     return checkpoint
 
 

@@ -130,8 +130,8 @@ class TrainCLI(LightningCLI):
         )
         parser.link_arguments("kernel", "model.kernel")
         parser.link_arguments("step", "model.published", lambda step: step == "published")
-        parser.link_arguments("data.window", "model.window")
-        parser.link_arguments("data.covariates", "model.covariates")
+        for name in ("window", "horizon", "covariates", "known"):
+            parser.link_arguments(f"data.{name}", f"model.{name}")
         parser.link_arguments("model.transform", "data.transform")
         # No option: the data or a checkpoint say it.
         parser.link_arguments("data.window", "model.step", lambda window: HOUR)
@@ -341,7 +341,8 @@ class TrainCLI(LightningCLI):
         return ["fused", *names] if float32 and hopper and not in_full else names
 
     def _refuse_fused_sizes(self) -> None:
-        check_sizes(self.model.hparams["channels"], self.model.hparams["window"])
+        steps = self.model.hparams["window"] + self.model.hparams["horizon"] - 1
+        check_sizes(self.model.hparams["channels"], steps)
 
     def _allow_tf32(self, usual: bool, device: torch.device) -> bool:
         """Set the precision of float32 products, and say whether it makes a difference.

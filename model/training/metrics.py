@@ -1,14 +1,24 @@
 """Scores in the user's units, over all rows of a split."""
 
 import torch
-from torchmetrics import MeanAbsoluteError, MeanSquaredError, MeanSquaredLogError, MetricCollection
+from torchmetrics import (
+    MeanAbsoluteError,
+    MeanMetric,
+    MeanSquaredError,
+    MeanSquaredLogError,
+    Metric,
+    MetricCollection,
+)
+
+from model.forecaster import MEDIAN
+from model.losses import pinball
 
 
 class RootMeanSquaredLogError(MeanSquaredLogError):
     """RMSLE over all rows, not a mean of batch means. A negative value counts as 0."""
 
     def update(self, preds: torch.Tensor, target: torch.Tensor) -> None:
-        """Add rows; both (B,), in the user's units."""
+        """Add rows; both of one shape, in the user's units."""
         super().update(preds.clamp_min(0), target.clamp_min(0))
 
     def compute(self) -> torch.Tensor:
@@ -16,17 +26,54 @@ class RootMeanSquaredLogError(MeanSquaredLogError):
         return super().compute().sqrt()
 
 
-def score_metrics(prefix: str) -> MetricCollection:
-    """RMSLE, MAE and RMSE, summed in float64: a score must not depend on the batch size."""
-    metrics = MetricCollection(
-        {
+class PinballLoss(MeanMetric):
+    """Mean pinball loss over rows and levels, in the user's units."""
+
+    def __init__(self, levels: list[float]) -> None:
+        super().__init__()
+        self.levels = levels
+
+    def update(self, preds: torch.Tensor, target: torch.Tensor) -> None:  # type: ignore[override]
+        """Add rows; (..., Q) and (...)."""
+        loss = pinball(preds, target, preds.new_tensor(self.levels))
+        super().update(loss, target.numel())
+
+
+class Coverage(MeanMetric):
+    """Share of the rows that lie between the lowest quantile and the highest."""
+
+    def update(self, preds: torch.Tensor, target: torch.Tensor) -> None:  # type: ignore[override]
+        """Add rows; (..., Q) and (...)."""
+        inside = (preds[..., 0] <= target) & (target <= preds[..., -1])
+        super().update(inside.to(preds.dtype))
+
+
+class ScoreMetrics(torch.nn.Module):
+    """Those of the forecast itself, and those of its quantiles where there are any.
+
+    Args:
+        prefix: of the names.
+        quantiles: levels, or none.
+    """
+
+    def __init__(self, prefix: str, quantiles: list[float]) -> None:
+        super().__init__()
+        self.median = quantiles.index(MEDIAN) if quantiles else 0
+        of_the_median: dict[str, Metric | MetricCollection] = {
             "rmsle": RootMeanSquaredLogError(),
             "mae": MeanAbsoluteError(),
             "rmse": MeanSquaredError(squared=False),
-        },
-        prefix=prefix,
-        compute_groups=False,
-    )
-    for metric in metrics.values():
-        metric.set_dtype(torch.float64)
-    return metrics
+        }
+        of_quantiles: dict[str, Metric | MetricCollection] = {}
+        if quantiles:
+            of_quantiles = {"pinball": PinballLoss(quantiles), "coverage": Coverage()}
+        self.point = MetricCollection(of_the_median, prefix=prefix, compute_groups=False)
+        self.band = MetricCollection(of_quantiles, prefix=prefix, compute_groups=False)
+        for metric in [*self.point.values(), *self.band.values()]:
+            metric.set_dtype(torch.float64)  # a score must not depend on the batch size
+
+    def update(self, forecast: torch.Tensor, target: torch.Tensor) -> None:
+        """Add rows; (B, horizon, Q) and (B, horizon), in the user's units."""
+        self.point.update(forecast[..., self.median].flatten(), target.flatten())
+        if len(self.band):
+            self.band.update(forecast, target)

@@ -7,8 +7,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch.optim import SGD, AdamW, Optimizer
 
-from model.forecaster import Forecaster
-from model.losses import rmsle
+from model.forecaster import MEDIAN, Forecaster
 from model.optim import (
     MOMENTUM,
     OptimizerName,
@@ -19,12 +18,12 @@ from model.optim import (
 )
 from model.training.errors import UsageError
 from model.training.graph import GraphedLoss
-from model.training.metrics import score_metrics
+from model.training.metrics import ScoreMetrics
 from model.training.start import Start
 
 
 class S4ConvDModule(L.LightningModule):
-    """Trains a `Forecaster` on RMSLE.
+    """Trains a `Forecaster`.
 
     Its hyperparameters rebuild the model from a checkpoint alone. The kernel and the form of the
     step are none of them: they belong to the run.
@@ -32,9 +31,15 @@ class S4ConvDModule(L.LightningModule):
     Args:
         window: readings that the model sees; set with --data.window.
         covariates: columns beside the reading; set with --data.covariates.
+        known: those of them that are known ahead; set with --data.known.
+        horizon: how many readings ahead are forecast; set with --data.horizon.
+        quantiles: levels to forecast, 0.5 among them, such as [0.1,0.5,0.9]; the loss is then the
+            pinball loss. Without, one forecast, trained on RMSLE (RMSE under transform none).
         transform: log1p models log(1 + reading), for readings >= 0; none models the reading itself.
         relative: see each window relative to its last reading, and forecast the difference.
         calendar: tell the model the time of day, weekday and season of what it predicts.
+        flags: tell the model which readings are 0 and which repeat the one before.
+        seasons: tell the model the reading that lies so many ticks before each predicted one.
         meter_features: numbers that are learnt for each meter, by which it is told from the others.
         step: minutes from one reading to the next, which the data say.
         norm: LayerNorm in each block; the published network has none.
@@ -54,9 +59,14 @@ class S4ConvDModule(L.LightningModule):
         self,
         window: int,
         covariates: list[str],
+        known: list[str] = [],  # noqa: B006 (never changed, as below)
+        horizon: int = 1,
+        quantiles: list[float] = [],  # noqa: B006
         transform: Literal["log1p", "none"] = "log1p",
         relative: bool = True,
         calendar: bool = True,
+        flags: bool = False,
+        seasons: list[int] = [],  # noqa: B006
         meter_features: int = 0,
         step: int = 60,
         norm: bool = True,
@@ -73,6 +83,12 @@ class S4ConvDModule(L.LightningModule):
     ) -> None:
         super().__init__()
         self.save_hyperparameters(ignore=["kernel", "published"])
+        _refuse_quantiles(quantiles)
+        for season in seasons:
+            if not 1 <= season <= window:
+                raise UsageError(
+                    f"--model.seasons: {season} does not lie in --data.window, {window}"
+                )
         if meter_features < 0:
             raise UsageError(f"--model.meter_features must be 0 or more, not {meter_features}")
         for name, value in (("channels", channels), ("blocks", blocks), ("state_size", state_size)):
@@ -81,9 +97,14 @@ class S4ConvDModule(L.LightningModule):
                 raise UsageError(f"--model.{name} must be {kind}, not {value}")
         self.forecaster = Forecaster(
             covariates,
+            known=known,
+            horizon=horizon,
+            quantiles=quantiles,
             transform=transform,
             relative=relative,
             calendar=calendar,
+            flags=flags,
+            seasons=seasons,
             meter_features=meter_features,
             step=step,
             norm=norm,
@@ -102,8 +123,8 @@ class S4ConvDModule(L.LightningModule):
         self.optimizer = optimizer
         self.lr = lr
         self.weight_decay = weight_decay
-        self.val_metrics = score_metrics("val/")
-        self.test_metrics = score_metrics("test/")
+        self.val_metrics = ScoreMetrics("val/", quantiles)
+        self.test_metrics = ScoreMetrics("test/", quantiles)
 
     def run_as(self, kernel: str, replays: bool = False) -> None:
         """Settle how steps run, once the device is known.
@@ -145,13 +166,15 @@ class S4ConvDModule(L.LightningModule):
         covariates: torch.Tensor,
         minute: torch.Tensor,
         key: torch.Tensor | None = None,
+        known: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Forecast in the user's units, (B,); see `Forecaster` for the inputs."""
-        return self.forecaster.to_user_units(self.forecaster(reading, covariates, minute, key))
+        """Forecast in the user's units, (B, horizon, Q); see `Forecaster` for the inputs."""
+        forecast = self.forecaster(reading, covariates, minute, key, known)
+        return self.forecaster.to_user_units(forecast)
 
     def forecast(self, batch: Any) -> torch.Tensor:
         """The same of a batch."""
-        return self(batch.reading, batch.covariates, batch.minute, batch.key)
+        return self(batch.reading, batch.covariates, batch.minute, batch.key, batch.known)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Let Lightning's logs go by the number of the step.
@@ -162,12 +185,13 @@ class S4ConvDModule(L.LightningModule):
         loop.epoch_loop._batches_that_stepped = self.trainer.global_step
 
     def loss(self, batch: Any, weight: torch.Tensor | None = None) -> torch.Tensor:
-        """RMSLE of one batch, its windows weighted alike or as told, see `rmsle`."""
-        forecast = self.forecaster(batch.reading, batch.covariates, batch.minute, batch.key)
-        return rmsle(self.forecaster.to_log1p(forecast), batch.target, weight)
+        """Of one batch, its windows weighted alike or as told, see `Forecaster.loss`."""
+        of = self.forecaster
+        forecast = of(batch.reading, batch.covariates, batch.minute, batch.key, batch.known)
+        return of.loss(forecast, batch.target, weight)
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        """RMSLE of one batch; where a graph is replayed, the gradients are there too."""
+        """The loss of one batch; where a graph is replayed, the gradients are there too."""
         loss = self._replayed(batch) if self._replaying else self.loss(batch)
         every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
         if every and (self.trainer.global_step + 1) % every == 0:  # at others it would be for show
@@ -206,24 +230,26 @@ class S4ConvDModule(L.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         """Log the scores, once."""
-        self.log_dict(self.val_metrics, prog_bar=True)
+        self.log_dict(self.val_metrics.point, prog_bar=True)
+        self.log_dict(self.val_metrics.band, prog_bar=True)
 
     def test_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        """Add one batch to the test scores; returns the forecast in the user's units."""
+        """Add one batch to the test scores; returns the forecasts, (B, horizon, Q)."""
         return self._score(self.test_metrics, batch)
 
     def on_test_epoch_end(self) -> None:
         """Log the scores, once."""
-        self.log_dict(self.test_metrics)
+        self.log_dict(self.test_metrics.point)
+        self.log_dict(self.test_metrics.band)
 
     def predict_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        """The forecast in the user's units, (B,)."""
+        """The forecasts in the user's units, (B, horizon, Q)."""
         return self.forecast(batch)
 
-    def _score(self, metrics: torch.nn.Module, batch: Any) -> torch.Tensor:
+    def _score(self, metrics: ScoreMetrics, batch: Any) -> torch.Tensor:
         forecast = self.forecast(batch)
         if forecast.numel():  # a process may end on an empty batch, see WindowLoader
-            metrics.update(forecast.double(), batch.target.double())  # type: ignore[operator]
+            metrics.update(forecast.double(), batch.target.double())
         return forecast
 
     def configure_optimizers(self) -> Any:
@@ -320,3 +346,12 @@ class S4ConvDModule(L.LightningModule):
         if self.forecaster.meters is not None:
             known = checkpoint["state_dict"]["forecaster.meters.known"]
             self.forecaster.meters.make_room(known.numel())
+
+
+def _refuse_quantiles(levels: list[float]) -> None:
+    ascending = all(0 < level < 1 for level in levels) and levels == sorted(set(levels))
+    if levels and not (ascending and MEDIAN in levels):
+        raise UsageError(
+            f"--model.quantiles must ascend within 0 and 1 and hold {MEDIAN}, as [0.1,0.5,0.9]; "
+            f"not {levels}"
+        )

@@ -9,7 +9,7 @@ from jsonargparse import Namespace
 
 from model.forecaster import Forecaster
 from model.meters import rows_of
-from model.training.checkpoint import command_line_options, config_file_options
+from model.training.checkpoint import ELSEWHERE, command_line_options, config_file_options
 from model.training.errors import UsageError
 
 Scaling = Literal["keep", "refit"]
@@ -18,8 +18,9 @@ PARTS = ("encoder", "blocks", "decoder", "meters")
 
 # Hyperparameters that the weights were made for.
 OF_THE_WEIGHTS = ("channels", "blocks", "state_size", "norm", "init", "transform")
-# Hyperparameters that may be others: the encoder is then made anew, or nothing is.
-OF_THE_DATA = ("relative", "calendar", "meter_features", "window")
+# Hyperparameters that may be others: encoder or decoder are then made anew, or nothing is.
+FEATURES = ("relative", "calendar", "flags", "seasons", "meter_features", "horizon")
+OF_THE_DATA = (*FEATURES, "quantiles", "window")
 
 
 def adopt_network(config: Namespace, checkpoint: dict[str, Any], args: list[str]) -> None:
@@ -31,7 +32,7 @@ def adopt_network(config: Namespace, checkpoint: dict[str, Any], args: list[str]
     path = config.init_from
     named = command_line_options(args) | config_file_options(args)
     for name in (*OF_THE_WEIGHTS, *OF_THE_DATA):
-        option = "data.window" if name == "window" else f"model.{name}"
+        option = ELSEWHERE.get(name, f"model.{name}")
         value = checkpoint["hyper_parameters"][name]
         if option in named and config[option] != value and name in OF_THE_WEIGHTS:
             raise UsageError(
@@ -64,9 +65,13 @@ class Start:
         }
         own = forecaster.state_dict()
         for name, tensor in state.items():
-            if name.startswith("network.") and not name.startswith("network.encoder."):
+            if name.startswith(("network.blocks.", "network.norm.")):
                 own[name] = tensor
-        anew = [*self._encoder(forecaster, state, own), *_meters(state, own)]
+        anew = [
+            *self._encoder(forecaster, state, own),
+            *self._decoder(forecaster, state, own),
+            *_meters(state, own),
+        ]
         if self.scaling == "keep":
             self._keep_scaling(forecaster, state, own)
         forecaster.load_state_dict(own)
@@ -75,8 +80,8 @@ class Start:
 
     def _encoder(self, forecaster: Forecaster, state: State, own: State) -> list[str]:
         hparams = self.checkpoint["hyper_parameters"]
-        options = {name: hparams[name] for name in ("relative", "calendar", "meter_features")}
-        theirs = Forecaster.feature_names(hparams["covariates"], **options)
+        options = {name: hparams[name] for name in ("covariates", "known", *FEATURES)}
+        theirs = Forecaster.feature_names(**options)
         ours = forecaster.features
         if set(ours) != set(theirs):
             others = sorted(set(ours) ^ set(theirs))
@@ -86,10 +91,19 @@ class Start:
         own["network.encoder.bias"] = state["network.encoder.bias"]
         return []
 
+    def _decoder(self, forecaster: Forecaster, state: State, own: State) -> list[str]:
+        theirs = self.checkpoint["hyper_parameters"]["quantiles"]
+        if forecaster.quantiles != theirs:
+            return [f"decoder (its quantiles were {theirs or 'none'})"]
+        for name in ("network.decoder.weight", "network.decoder.bias"):
+            own[name] = state[name]
+        return []
+
     def _keep_scaling(self, forecaster: Forecaster, state: State, own: State) -> None:
         """Of the reading, and of the covariates that both have."""
         own |= {name: state[name] for name in ("reading_mean", "reading_std")}
-        theirs = self.checkpoint["hyper_parameters"]["covariates"]
+        hparams = self.checkpoint["hyper_parameters"]
+        theirs = [*hparams["covariates"], *hparams["known"]]
         for number, covariate in enumerate(forecaster.covariates):
             if covariate in theirs:
                 for name in ("covariate_mean", "covariate_std"):

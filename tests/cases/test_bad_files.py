@@ -69,7 +69,7 @@ def test_checklist_45_header_names_may_stand_in_blanks_and_quotes(
     header = '"timestamp"; "building_id" ;meter ;"meter_reading"; air_temperature'
     lines = [line.replace(",", ";") for line in rows(SIX)]
     r = run(*one_file(write(tmp_path / "x.csv", lines, header=header)), *AIR)
-    assert batches(r).target.tolist() == [14, 15]
+    assert batches(r).target.flatten().tolist() == [14, 15]
     assert (batches(r).covariates == 5).all()
 
 

@@ -362,12 +362,12 @@ def test_blank_reading_at_the_end_is_predicted(run: Runner, best: str, tmp_path:
     assert found == predict(run, best, write_rows(tmp_path / "filled.csv", filled))
 
 
-def test_next_hour_adds_the_hour_after_each_series(run: Runner, best: str, tmp_path: Path) -> None:
+def test_beyond_end_adds_the_hour_after_each_series(run: Runner, best: str, tmp_path: Path) -> None:
     """Checklist 46: the hour that nobody has read yet cannot be asked for."""
     rows = [*hours([10, 11, 12, 13, 14]), *hours([20, 21, 22, 23, 24, 25], building=2)]
     path = write_rows(tmp_path / "series.csv", rows)
     without = predict(run, best, path)
-    found = predict(run, best, path, "--data.next_hour=true")
+    found = predict(run, best, path, "--data.beyond_end=true")
     extra = [("1", "0", "2016-01-01 05:00:00"), ("2", "0", "2016-01-01 06:00:00")]
     assert set(found) - set(without) == set(extra)
     assert {key: found[key] for key in without} == pytest.approx(without, rel=1e-6)

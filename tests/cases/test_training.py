@@ -234,7 +234,7 @@ def test_checkpoint_alone_rebuilds_the_model(run: Runner) -> None:
         assert torch.equal(getattr(rebuilt.forecaster, name), expected), name
     (batch,) = [b for b in fitted.data.test_dataloader() if 0 in b.cell]
     with torch.no_grad():
-        forecast = rebuilt(batch.reading, batch.covariates, batch.minute).tolist()
+        forecast = rebuilt(batch.reading, batch.covariates, batch.minute).flatten().tolist()
     assert forecast == pytest.approx(list(predicted(fitted).values())[:4], rel=1e-6)
 
 

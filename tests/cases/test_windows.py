@@ -30,7 +30,7 @@ def test_a05_row_order_does_not_matter(run: RunTrain) -> None:
     """A05: unsorted rows and interleaved series gave other windows without a word."""
     ordered = run(*one_file(INPUTS / "A05_sorted.csv"))
     shuffled = run(*one_file(INPUTS / "A05_unsorted.csv"))
-    assert batches(ordered).target.tolist() == [14, 15, 540, 550]
+    assert batches(ordered).target.flatten().tolist() == [14, 15, 540, 550]
     assert same_data(ordered, shuffled)
 
 
@@ -38,7 +38,7 @@ def test_a06_an_identical_duplicate_is_dropped(run: RunTrain) -> None:
     """A06: an hour written twice counted twice."""
     r = run(*one_file(INPUTS / "A06_dup_identical.csv"))
     assert "1 duplicate row dropped" in r.text
-    assert batches(r).target.tolist() == [14, 15]
+    assert batches(r).target.flatten().tolist() == [14, 15]
     assert r.data.windows["train"].series.reading.tolist() == SIX
 
 
@@ -66,7 +66,7 @@ def test_a08_windows_stay_inside_one_building(run: RunTrain) -> None:
     for split in ("train", "val", "test", "predict"):
         assert len(r.data.windows[split]) == 3
         seen = batches(r, split)
-        values = torch.cat([seen.reading, seen.target[:, None]], dim=1)
+        values = torch.cat([seen.reading, seen.target], dim=1)
         assert values.tolist() == [[1, 2, 3, 4, 5], [2, 3, 4, 5, 6], [1001, 1002, 1003, 1004, 1005]]
     assert predictions(r)["building_id"] == [1, 1, 2]
 
@@ -79,7 +79,7 @@ def test_a08_a_series_that_ends_early_does_not_run_into_the_next(
     r = run(*one_file(write(tmp_path / "x.csv", early, late)))
     for split in ("train", "predict"):
         seen = batches(r, split)
-        assert seen.target.tolist() == [5, 6, 1005]
+        assert seen.target.flatten().tolist() == [5, 6, 1005]
         assert (seen.reading.diff() == 1).all()
 
 
@@ -87,8 +87,8 @@ def test_a09_meters_of_one_building_are_series_of_their_own(run: RunTrain) -> No
     """A09: the meters of a building share their stamps and were taken as one series."""
     r = run(*one_file(INPUTS / "A09_mixed_meters.csv"), "--model.transform", "none")
     seen = batches(r)
-    assert seen.target.tolist() == [14, 15, 16, 5004, 5005, 5006]
-    assert ((seen.reading > 1000) == (seen.target[:, None] > 1000)).all()
+    assert seen.target.flatten().tolist() == [14, 15, 16, 5004, 5005, 5006]
+    assert ((seen.reading > 1000) == (seen.target > 1000)).all()
     assert (seen.reading.diff() == 1).all()
     assert predictions(r)["meter"] == [0, 0, 0, 1, 1, 1]
     # One mean and deviation over the training rows of all series.
@@ -119,7 +119,7 @@ def test_a11_a_short_series_beside_long_ones_is_skipped(run: RunTrain, tmp_path:
     path = write(tmp_path / "x.csv", rows([1, 2, 3, 4], building=7), rows(SIX, building=3))
     r = run(*one_file(path))
     assert "1 series shorter than 5 rows are skipped" in r.text
-    assert batches(r).target.tolist() == [14, 15]
+    assert batches(r).target.flatten().tolist() == [14, 15]
     assert predictions(r)["building_id"] == [3, 3]
 
 
@@ -161,12 +161,12 @@ def test_a18_a_fraction_takes_whole_series(
     r = run(*options, "--data.fraction", fraction)
     seen = batches(r)
     assert len(seen.target) == buildings * (140 - 4)
-    values = torch.cat([seen.reading, seen.target[:, None]], dim=1)
+    values = torch.cat([seen.reading, seen.target], dim=1)
     assert (values.diff() == 1).all()
-    assert torch.equal(seen.minute // 60 - hours("2016-01-01 00"), seen.target.long() % 1000)
-    assert len(set((seen.target // 1000).tolist())) == buildings
+    assert torch.equal(seen.minute // 60 - hours("2016-01-01 00"), seen.target[:, 0].long() % 1000)
+    assert len(set((seen.target[:, 0] // 1000).tolist())) == buildings
     for split in ("val", "test"):  # scored on all, whatever was trained on
-        assert len(set((batches(r, split).target // 1000).tolist())) == 10
+        assert len(set((batches(r, split).target[:, 0] // 1000).tolist())) == 10
 
 
 def test_a18_the_seed_decides_which_series(run: RunTrain, tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_a22_an_end_date_is_the_whole_day(run: RunTrain, tmp_path: Path) -> None
         *("--data.train_path", file, "--data.train_end", "2016-12-31 05:00"),
         *("--data.val_end", "2016-12-31 12:00", "--data.test_end", "2016-12-31"),
     )
-    assert batches(r, "test").target.tolist() == list(range(22, 29))
+    assert batches(r, "test").target.flatten().tolist() == list(range(22, 29))
     assert str(predictions(r)["timestamp"][-1]) == "2016-12-31 23:00:00"
 
     longer = write(tmp_path / "x.csv", file.read_text().splitlines()[1:])
@@ -255,7 +255,7 @@ def test_a22_an_end_date_is_the_whole_day(run: RunTrain, tmp_path: Path) -> None
         *("--data.val_end", "2017-01-01 11:00"),
     )
     seen = batches(r)  # all 28 rows, and no more
-    assert seen.target.tolist() == list(range(5, 29))
+    assert seen.target.flatten().tolist() == list(range(5, 29))
     assert int(seen.minute[-1]) == 60 * hours("2016-12-31 23")
 
 
@@ -265,7 +265,7 @@ def test_checklist_46_the_future_target_is_not_needed(run: RunTrain, tmp_path: P
     four = write(tmp_path / "four.csv", rows([10, 11, 12, 13]))
     blank = write(tmp_path / "blank.csv", rows([10, 11, 12, 13, ""]))
     command = ["predict", "--ckpt_path", best, "--data.predict_path"]
-    ahead = predictions(run(*command, four, "--data.next_hour", "true"))
+    ahead = predictions(run(*command, four, "--data.beyond_end", "true"))
     known = predictions(run(*command, blank))
     assert [str(stamp) for stamp in ahead["timestamp"]] == ["2016-01-01 04:00:00"]
     assert ahead == known

@@ -21,7 +21,7 @@ def test_a_read_only_folder_is_enough(run: RunTrain, tmp_path: Path) -> None:
     folder.chmod(0o555)
     try:
         r = run("--data.root", folder, *one_file(path))
-        assert batches(r).target.tolist() == [50]
+        assert batches(r).target.flatten().tolist() == [50]
         assert [entry.name for entry in folder.iterdir()] == ["train.csv"]
     finally:
         folder.chmod(0o755)
@@ -54,11 +54,11 @@ def test_an_edited_file_is_read_anew(run: RunTrain, cache: Path, tmp_path: Path)
     path = tmp_path / "x.csv"
     path.write_text(GOOD)
     was = path.stat()
-    assert batches(run(*one_file(path))).target.tolist() == [14, 15]
+    assert batches(run(*one_file(path))).target.flatten().tolist() == [14, 15]
     path.write_text(GOOD.replace(",15,", ",99,"))
     os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
     assert path.stat().st_size == was.st_size
-    assert batches(run(*one_file(path))).target.tolist() == [14, 99]
+    assert batches(run(*one_file(path))).target.flatten().tolist() == [14, 99]
     assert len(list(cache.glob("series-*.npz"))) == 2
 
 
@@ -91,4 +91,4 @@ def test_a_cache_that_cannot_be_written_costs_a_note(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     r = run(*one_file(INPUTS / "A10_exact_fit_5rows.csv"))
     assert "no cache was written" in r.text
-    assert batches(r).target.tolist() == [50]
+    assert batches(r).target.flatten().tolist() == [50]

@@ -34,7 +34,7 @@ def test_scaling_is_undone_on_the_way_out(transform, relative) -> None:
     found = model.to_user_units(model(reading, covariates, minute))
     mean = np.expm1(3.0) if transform == "log1p" else 3.0
     expected = reading[:, -1] if relative else torch.full((B,), float(mean))
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(found.flatten(), expected, rtol=1e-5, atol=1e-4)
 
 
 def test_scaling_travels_in_the_state_dict() -> None:

@@ -70,19 +70,24 @@ class ForecastPanels(L.Callback):
         cell = windows.cell[(windows.cell >= low) & (windows.cell < high)]
         shown = max(WEEK // windows.series.step, LEAST)
         cell = cell[cell > cell[-1] - shown]
+        cell = cell[(cell - cell[0]) % windows.horizon == 0]  # forecasts that follow one another
         source = data.device_series(windows.series)
         batch = source.gather(torch.from_numpy(cell).to(source.reading.device))
         training = pl_module.training
         pl_module.eval()
         with torch.no_grad():
-            forecast = pl_module.forecast(batch).float().cpu().numpy()
+            forecast = pl_module.forecast(batch)[..., pl_module.forecaster.median]
+        forecast = forecast.flatten().float().cpu().numpy()
         pl_module.train(training)
-        actual = batch.target.cpu().numpy()
+        actual = batch.target.flatten().cpu().numpy()
+        step = windows.series.step
+        ahead = step * torch.arange(windows.horizon, device=batch.minute.device)
+        minutes = (batch.minute.unsqueeze(1) + ahead).flatten().cpu().numpy()
         return Panel(
             title=windows.series.name(series),
             subtitle=f"RMSLE {rmsle(forecast, actual):.3f}",
-            hours=batch.minute.cpu().numpy() / HOUR,
-            step=windows.series.step / HOUR,
+            hours=minutes / HOUR,
+            step=step / HOUR,
             actual=actual,
             forecast=forecast,
         )

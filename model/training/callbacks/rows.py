@@ -13,12 +13,12 @@ class RowCollector:
         self.forecasts: list[torch.Tensor] = []
 
     def add(self, cell: torch.Tensor, forecast: torch.Tensor) -> None:
-        """Keep one batch, both (B,); nothing is copied to the host yet."""
+        """Keep one batch, (B,) and (B, ...); nothing is copied to the host yet."""
         self.cells.append(cell)
         self.forecasts.append(forecast.detach().float())
 
     def collect(self) -> tuple[np.ndarray, np.ndarray]:
-        """All rows of all processes by cell, (n,) each; the collector is empty afterwards."""
+        """All rows of all processes by cell, (n,) and (n, ...); afterwards it is empty."""
         cell = torch.cat(self.cells).cpu().numpy()
         forecast = torch.cat(self.forecasts).cpu().numpy()
         self.cells, self.forecasts = [], []

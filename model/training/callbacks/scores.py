@@ -150,10 +150,12 @@ class ScoreTable(L.Callback):
         baselines = data.baselines("test")
         scored = np.isin(windows.cell, cell)  # all, unless --trainer.limit_test_batches
         series = windows.series
-        actual = series.reading[cell + windows.length]
-        meter = series.meter[series.series_of(cell)]
-        forecasts = {"S4ConvD": forecast}
-        forecasts |= {name: values[scored] for name, values in baselines.items()}
+        actual = windows.targets()[scored].ravel()
+        owner = np.repeat(series.series_of(cell), windows.horizon)
+        meter = series.meter[owner]
+        point = forecast[..., pl_module.forecaster.median]  # type: ignore[union-attr,index]
+        forecasts = {"S4ConvD": point.ravel()}
+        forecasts |= {name: values[scored].ravel() for name, values in baselines.items()}
         rank_zero_info("\n" + score_table(actual, forecasts, meter))
         for name, values in forecasts.items():
             without = int(np.isnan(values).sum())
@@ -163,7 +165,6 @@ class ScoreTable(L.Callback):
                     "whose reading to repeat is missing"
                 )
         naive_error = data.naive_error(series)
-        owner = series.series_of(cell)
         found = {
             name: scores(values, actual, owner, naive_error) for name, values in forecasts.items()
         }

@@ -126,12 +126,12 @@ class Loss(nn.Module):
         self.network = S4ConvD(3, state_size=state_size, **network)
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        return rmsle(self.network(batch.reading), batch.target)
+        return rmsle(self.network(batch.reading).flatten(), batch.target)
 
 
 def windows(size: int = 1) -> Batch:
     none = torch.zeros(size, 0)
-    return Batch(torch.zeros(size, 24, 3), none, none, torch.zeros(size), none, none)
+    return Batch(torch.zeros(size, 24, 3), none, none, none, torch.zeros(size), none, none)
 
 
 def sgd(loss: nn.Module) -> torch.optim.Optimizer:

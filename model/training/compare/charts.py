@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from model.canvas import FRAME, INK, MUTED, ORANGE, Canvas, compact, round_ticks
+from model.training.axes import MARGIN, TOP, WIDTH, Axis, heading, legend, x_ticks
 from model.training.compare import loss_chart, roofline_chart
-from model.training.compare.axes import MARGIN, TOP, WIDTH, Axis, heading, legend, x_ticks
 from model.training.compare.figures import KernelFigures, figures
 from model.training.compare.words import milliseconds, on_device, speed_up
 

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 
 from model.canvas import FRAME, INK, MUTED, Canvas, compact, round_ticks
-from model.training.compare.axes import (
-    KERNELS,
+from model.training.axes import (
     MARGIN,
     TOP,
     WIDTH,
@@ -21,6 +20,7 @@ from model.training.compare.axes import (
     x_ticks,
     y_ticks,
 )
+from model.training.compare.colours import KERNELS
 from model.training.compare.figures import reference
 
 UPPER, LOWER = 170, 150  # pixels

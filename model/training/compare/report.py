@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from model.training.compare import page, sections
+from model.training import page
+from model.training.compare import sections
 from model.training.compare.charts import pictures
 from model.training.compare.figures import KernelFigures, fastest, figures
 from model.training.compare.words import (

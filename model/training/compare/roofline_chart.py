@@ -17,8 +17,7 @@ from cuda_ops.report import LABELS
 from cuda_ops.roofline import Ceilings, ceilings_of
 from cuda_ops.traffic import LONGEST_ROW, PATHS, traffic
 from model.canvas import FRAME, INK, MUTED, Canvas, Point
-from model.training.compare.axes import (
-    KERNELS,
+from model.training.axes import (
     MARGIN,
     TOP,
     WIDTH,
@@ -28,6 +27,7 @@ from model.training.compare.axes import (
     x_ticks,
     y_ticks,
 )
+from model.training.compare.colours import KERNELS
 from model.training.compare.words import number, on_device
 
 LEFT, HEIGHT = 46, 480

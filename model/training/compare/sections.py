@@ -8,7 +8,8 @@ import torch
 from cuda_ops import roofline
 from cuda_ops.report import LABELS
 from cuda_ops.traffic import LONGEST_ROW, PATHS, traffic
-from model.training.compare import page, study
+from model.training import page
+from model.training.compare import study
 from model.training.compare.charts import PARTS
 from model.training.compare.figures import (
     FAST,

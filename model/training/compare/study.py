@@ -14,7 +14,7 @@ import torch
 from cuda_ops.ceilings import TENSORS
 from cuda_ops.contenders import STUDY, Size
 from cuda_ops.traffic import PATHS
-from model.training.compare import page
+from model.training import page
 from model.training.compare.figures import KernelFigures
 from model.training.compare.words import device_name, number, percent, shape_of, speed_up
 

@@ -15,8 +15,8 @@ from cuda_ops.traffic import PATHS
 from model.canvas import FAINT, INK
 from model.training.callbacks.step_table import LABELS
 from model.training.compare import charts, loss_chart, roofline_chart
-from model.training.compare.axes import KERNELS as COLOURS
 from model.training.compare.charts import LIMIT, OPERATOR, PARTS, STEP, pictures
+from model.training.compare.colours import KERNELS as COLOURS
 from model.training.compare.figures import figures
 from tests.model.training.compare.records import (
     KERNELS,

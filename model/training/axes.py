@@ -1,25 +1,14 @@
-"""What the pictures of a comparison share: colours, headings, legends, and data to pixels."""
+"""What the pictures of reports share: headings, legends, and data to pixels."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from model.canvas import FAINT, INK, MUTED, ORANGE, Canvas, default_font, shorten
+from model.canvas import FAINT, INK, MUTED, Canvas, default_font, shorten
 
 WIDTH = 560  # of each picture: two thirds of a laptop's page, and still legible on a phone
 MARGIN = 16
 TOP = 58  # below the title and the line under it
-
-KERNELS = {
-    "pytorch": "#546e7a",
-    "naive": "#c2185b",
-    "coalesced": "#7e57c2",
-    "shared": "#1e88e5",
-    "warp_tiled": ORANGE,
-    "fused": "#00897b",
-    "published": "#6d4c41",
-}
-"""What takes part -> its colour in every picture."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, timedelta
 
 import numpy as np
@@ -15,14 +15,28 @@ from model.canvas import FAINT, FRAME, INK, MUTED, ORANGE, SCALE, Font, Point, d
 from model.canvas import compact as _compact
 from model.canvas import round_ticks as _round_ticks
 
+BAND = "#ffe3c2"
+NOWHERE = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Band:
+    """Where a reading is likely to lie, named for the legend; (n,) each, both or neither NaN."""
+
+    name: str
+    low: np.ndarray
+    high: np.ndarray
+
 
 @dataclass(frozen=True)
 class Panel:
-    """One series to draw; the three arrays share the shape (n,).
+    """One series to draw; the arrays share the shape (n,).
 
     hours: ascending hours since 1970-01-01, local time.
     actual, forecast: floats in the unit of the meter, NaN where missing.
     step: hours from one reading to the next; a line breaks where more lie between two.
+    band: shaded behind the lines.
+    starts: (k,) hours where another forecast begins than the one that the line comes from.
     """
 
     title: str
@@ -31,6 +45,8 @@ class Panel:
     actual: np.ndarray
     forecast: np.ndarray
     step: float = 1.0
+    band: Band | None = None
+    starts: np.ndarray = field(default_factory=lambda: NOWHERE)
 
 
 @dataclass(frozen=True)
@@ -53,8 +69,8 @@ class _Axes:
         return self.bottom - (self.bottom - self.top) * (value - low) / (high - low)
 
 
-def draw_panel(panel: Panel, width: int = 480, height: int = 240) -> torch.Tensor:
-    """Draw one panel as a uint8 RGB image of shape (3, height, width)."""
+def draw_panel(panel: Panel, width: int = 480, height: int = 240, density: int = 1) -> torch.Tensor:
+    """Draw one panel as a uint8 RGB image of shape (3, density * height, density * width)."""
     image = Image.new("RGB", (width * SCALE, height * SCALE), "white")
     draw = ImageDraw.Draw(image)
     axes = _fit_axes(panel, image.size)
@@ -66,12 +82,15 @@ def draw_panel(panel: Panel, width: int = 480, height: int = 240) -> torch.Tenso
     box = (axes.left, axes.top, axes.right, axes.bottom)
     draw.rectangle(box, outline=FRAME, width=SCALE)
     if has_data:
+        if panel.band is not None:
+            _draw_band(draw, axes, panel, panel.band)
         _draw_series(draw, axes, panel, panel.actual, INK, 4)
-        _draw_series(draw, axes, panel, panel.forecast, ORANGE, 5)
+        _draw_series(draw, axes, panel, panel.forecast, ORANGE, 5, panel.starts)
     else:
         middle = ((axes.left + axes.right) / 2, (axes.top + axes.bottom) / 2)
         draw.text(middle, "no data", MUTED, _font(13), anchor="mm")
-    return pil_to_tensor(image.resize((width, height), Image.Resampling.LANCZOS))
+    size = (width * density, height * density)
+    return pil_to_tensor(image.resize(size, Image.Resampling.LANCZOS))
 
 
 def draw_grid(panels: Sequence[Panel], columns: int = 2) -> torch.Tensor:
@@ -90,7 +109,8 @@ def _has_values(values: np.ndarray) -> bool:
 
 def _fit_axes(panel: Panel, size: tuple[int, int]) -> _Axes:
     """Place the plot area so that the widest y label fits to its left."""
-    values = np.concatenate([panel.actual, panel.forecast]).astype(np.float64)
+    band = [] if panel.band is None else [panel.band.low, panel.band.high]
+    values = np.concatenate([panel.actual, panel.forecast, *band]).astype(np.float64)
     ticks = _round_ticks(values[np.isfinite(values)])
     label = max(_font(10).getlength(_compact(tick)) for tick in ticks)
     return _Axes(
@@ -131,6 +151,9 @@ def _draw_legend(draw: ImageDraw.ImageDraw, panel: Panel, x: float, y: float) ->
             draw.line((x, y, x + 16 * SCALE, y), colour, 2 * SCALE)
             draw.text((x + 21 * SCALE, y), name, MUTED, font, anchor="lm")
             x += 35 * SCALE + font.getlength(name)
+    if panel.band is not None and _has_values(panel.band.low):
+        draw.rectangle((x, y - 4 * SCALE, x + 16 * SCALE, y + 4 * SCALE), BAND)
+        draw.text((x + 21 * SCALE, y), panel.band.name, MUTED, font, anchor="lm")
 
 
 def _draw_y_ticks(draw: ImageDraw.ImageDraw, axes: _Axes) -> None:
@@ -167,21 +190,38 @@ def _draw_series(
     values: np.ndarray,
     colour: str,
     thickness: int,
+    starts: np.ndarray = NOWHERE,
 ) -> None:
-    """Draw values (n,) as one line per unbroken run; a lone one becomes a dot."""
-    for run in _runs(panel.hours, values, panel.step):
+    """Draw values (n,) as one line per unbroken run; a lone one becomes a dot, as does a start."""
+    for run in _runs(panel.hours, values, panel.step, starts):
         points: list[Point] = [(axes.x(hour), axes.y(value)) for hour, value in run]
-        if len(points) == 1:
+        if len(points) == 1 or run[0][0] in starts:
             draw.circle(points[0], 1.5 * thickness, colour)
-        else:
+        if len(points) > 1:
             draw.line(points, colour, thickness, joint="curve")
 
 
-def _runs(hours: np.ndarray, values: np.ndarray, step: float) -> Iterator[list[Point]]:
-    """Split into runs of finite values a step apart, as (hour, value) pairs."""
+def _draw_band(draw: ImageDraw.ImageDraw, axes: _Axes, panel: Panel, band: Band) -> None:
+    """Shade between low and high (n,), likewise by unbroken runs."""
+    high = dict(zip(panel.hours.tolist(), band.high.tolist(), strict=True))
+    for run in _runs(panel.hours, band.low, panel.step, panel.starts):
+        under: list[Point] = [(axes.x(hour), axes.y(low)) for hour, low in run]
+        over: list[Point] = [(axes.x(hour), axes.y(high[hour])) for hour, _ in run]
+        edge = under + over[::-1]
+        draw.polygon(edge, BAND)
+        draw.line(edge, BAND, SCALE)  # a lone one has no area
+
+
+def _runs(
+    hours: np.ndarray, values: np.ndarray, step: float, starts: np.ndarray = NOWHERE
+) -> Iterator[list[Point]]:
+    """Split into runs of finite values a step apart, as (hour, value) pairs.
+
+    A run also ends before each of `starts`.
+    """
     kept = np.isfinite(values)
     hours, values = hours[kept], values[kept]
     if len(hours):
-        cuts = np.flatnonzero(np.diff(hours) > 1.5 * step) + 1
+        cuts = np.flatnonzero((np.diff(hours) > 1.5 * step) | np.isin(hours[1:], starts)) + 1
         for h, v in zip(np.split(hours, cuts), np.split(values, cuts), strict=True):
             yield list(zip(h.tolist(), v.tolist(), strict=True))

@@ -5,8 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import ImageColor
 
 from model.training.callbacks.drawing import (
+    BAND,
+    Band,
     Panel,
     _compact,
     _round_ticks,
@@ -119,6 +122,57 @@ def test_lone_hour_between_gaps_is_a_dot() -> None:
     forecast[80] = 100.0
     image = orange(draw_panel(week_panel(forecast=forecast))[:, PLOT])
     assert 4 <= image.sum() <= 64
+
+
+def shaded(image: torch.Tensor) -> torch.Tensor:
+    """Mask (height, width) of pixels of the band alone."""
+    wanted = torch.tensor(ImageColor.getrgb(BAND), dtype=torch.uint8)
+    return (image == wanted[:, None, None]).all(dim=0)
+
+
+def flat_band(low: float, high: float) -> Band:
+    return Band("8 of 10", np.full(WEEK, low), np.full(WEEK, high))
+
+
+def test_a_band_is_shaded_between_its_ends_and_named() -> None:
+    assert not shaded(draw_panel(week_panel())).any()
+    image = draw_panel(week_panel(band=flat_band(75, 125)))
+    rows = shaded(image[:, PLOT]).any(dim=1).nonzero()[:, 0]
+    ticks = _round_ticks(np.array([50.0, 150.0]))
+    share = (125 - 75) / (ticks[-1] - ticks[0])  # of the plot's height, 162 pixels
+    assert int(rows[-1] - rows[0] + 1) == pytest.approx(162 * share, abs=3)
+    assert shaded(image[:, PLOT]).any(dim=0).sum() > 400
+    assert shaded(image[:, :50]).sum() > 40, "its swatch in the legend"
+
+
+def test_the_axis_has_room_for_the_band() -> None:
+    """A band that is wider than the lines is cut off at the frame."""
+    image = shaded(draw_panel(week_panel(band=flat_band(-300, 800))))
+    assert not image[:50, 40:].sum(dim=1).gt(20).any()
+    assert not image[214:].any()
+
+
+def test_another_forecast_begins_with_a_dot_after_a_break() -> None:
+    day = slice(0, 25)
+    parts: dict[str, Any] = {"hours": START + np.arange(25), "forecast": np.full(25, 100.0)}
+    parts |= {"actual": missing()[day], "band": Band("b", np.full(25, 90.0), np.full(25, 110.0))}
+    panels = [week_panel(**parts, starts=START + np.array(at)) for at in ([], [8, 16])]
+    whole, broken = ((orange(i) | shaded(i)) for i in (draw_panel(p)[:, PLOT] for p in panels))
+    columns = whole.any(dim=0).nonzero()[:, 0]
+    first, last = int(columns[0]), int(columns[-1])
+    assert whole[:, first : last + 1].any(dim=0).all()
+    blank = (~broken[:, first : last + 1].any(dim=0)).nonzero()[:, 0] / ((last - first) / 24)
+    assert 16 <= len(blank) <= 40
+    inside = ((blank > 7) & (blank < 8)) | ((blank > 15) & (blank < 16))
+    assert inside.all(), "nothing but the hour before a start"
+
+
+def test_more_pixels_show_the_same() -> None:
+    panel = week_panel(band=flat_band(75, 125))
+    small, large = draw_panel(panel), draw_panel(panel, density=2)
+    assert large.shape == (3, 480, 960)
+    pool = torch.nn.functional.avg_pool2d
+    assert (pool(large.float(), 40) - pool(small.float(), 20)).abs().max() < 12  # of 255
 
 
 def test_no_hours_draws_frame_and_text_only() -> None:

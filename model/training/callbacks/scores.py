@@ -14,6 +14,7 @@ from data.columns import meter_label
 from data.scores import MEASURES, Scores, scores
 from data.series import SeriesSet
 from model.training.callbacks.rows import RowCollector
+from model.training.forecasts import Forecasts, Tested
 
 LIMITS = {"cv_rmse": 30, "nmbe": 10}  # %, of ASHRAE Guideline 14, for hourly data
 
@@ -27,8 +28,23 @@ def rmsle(forecast: np.ndarray, actual: np.ndarray) -> float:
     return float(np.sqrt(np.mean((logs[0] - logs[1]) ** 2)))
 
 
+Cells = list[list[str]]
+"""A table, its first row the heads."""
+
+
 def score_table(actual: np.ndarray, forecasts: dict[str, np.ndarray], meter: np.ndarray) -> str:
-    """RMSLE of each forecast, over all rows and by meter type, as text of at most 80 columns."""
+    """`score_cells` as text of at most 80 columns."""
+    return _text(score_cells(actual, forecasts, meter))
+
+
+def score_cells(actual: np.ndarray, forecasts: dict[str, np.ndarray], meter: np.ndarray) -> Cells:
+    """RMSLE of each forecast, over all rows and by meter type.
+
+    Args:
+        actual: (n,) readings.
+        forecasts: name -> (n,), NaN where there is none.
+        meter: (n,) the code of each row's meter type.
+    """
     rows = {"all": np.ones(meter.size, dtype=bool)}
     if np.unique(meter).size > 1:
         rows |= {meter_label(int(code)): meter == code for code in np.unique(meter)}
@@ -37,11 +53,16 @@ def score_table(actual: np.ndarray, forecasts: dict[str, np.ndarray], meter: np.
         found = [rmsle(forecast[chosen], actual[chosen]) for forecast in forecasts.values()]
         cells = [f"{score:.4f}" if np.isfinite(score) else "-" for score in found]
         table.append([label[:15], f"{int(chosen.sum()):,}", *cells])
-    return _text(table)
+    return table
 
 
 def measure_table(found: dict[str, Scores]) -> str:
-    """Errors in the readings' unit, and what they are for a meter in the middle; 80 columns.
+    """`measure_cells` as text of at most 80 columns."""
+    return "\n".join(map(_text, measure_cells(found)))
+
+
+def measure_cells(found: dict[str, Scores]) -> tuple[Cells, Cells]:
+    """Errors in the readings' unit, and what they are for a meter in the middle.
 
     Args:
         found: name of a forecast -> its scores by meter.
@@ -54,11 +75,11 @@ def measure_table(found: dict[str, Scores]) -> str:
     meters = max(int((of.rows > 0).sum()) for of in found.values())
     middle = [["median meter", f"of {meters:,}", *heads]]
     for measure in ("cv_rmse", "nmbe", "mase"):
-        medians = [_median(np.abs(getattr(of, measure))) for of in found.values()]
+        medians = [median(np.abs(getattr(of, measure))) for of in found.values()]
         label = MEASURES[measure].replace("NMBE", "|NMBE|")
         middle.append([label, "", *map(_number, medians)])
-    middle.append(["in the limits", "", *(f"{_within_limits(of):,}" for of in found.values())])
-    return f"{_text(table)}\n{_text(middle)}"
+    middle.append(["in the limits", "", *(f"{within_limits(of):,}" for of in found.values())])
+    return table, middle
 
 
 def meter_scores(found: dict[str, Scores], series: SeriesSet) -> pa.Table:
@@ -78,12 +99,13 @@ def meter_scores(found: dict[str, Scores], series: SeriesSet) -> pa.Table:
     return pa.concat_tables(tables)
 
 
-def _within_limits(of: Scores) -> int:
+def within_limits(of: Scores) -> int:
     """Meters whose errors ASHRAE's Guideline 14 would accept of a model of hourly readings."""
     return int(sum(np.all([np.abs(getattr(of, name)) <= most for name, most in LIMITS.items()], 0)))
 
 
-def _median(values: np.ndarray) -> float:
+def median(values: np.ndarray) -> float:
+    """Of the finite ones; NaN of none."""
     there = values[np.isfinite(values)]
     return float(np.median(there)) if there.size else float("nan")
 
@@ -105,7 +127,7 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) < 1e6 else f"{value:.2e}"
 
 
-def _text(table: list[list[str]]) -> str:
+def _text(table: Cells) -> str:
     """Columns below their heads, closer together where there are many."""
     heads = table[0][2:]
     first, gap = (15, 2) if len(heads) < 6 else (13, 1)
@@ -122,10 +144,14 @@ class ScoreTable(L.Callback):
 
     RMSLE by meter type and the other measures are printed, and all of them by meter are written to
     scores.csv in the run's folder.
+
+    Attributes:
+        tested: what the latest test found, in the process that tells of it; None elsewhere.
     """
 
     def __init__(self) -> None:
         self.rows = RowCollector()
+        self.tested: Tested | None = None
 
     def on_test_batch_end(
         self,
@@ -168,6 +194,12 @@ class ScoreTable(L.Callback):
         found = {
             name: scores(values, actual, owner, naive_error) for name, values in forecasts.items()
         }
+        self.tested = Tested(
+            Forecasts(windows, cell, (), forecast[:, None, None]),
+            {name: values[scored][:, None] for name, values in baselines.items()},
+            found,
+            data.covariates,
+        )
         rank_zero_info("\n" + measure_table(found))
         rank_zero_info(
             "limits: ASHRAE Guideline 14's for hourly models, CV(RMSE) 30 % and NMBE 10 %"

@@ -1,0 +1,115 @@
+"""The forecasts of a test as plain arrays: what its report is made from."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from data.scores import Scores
+from data.series import SeriesSet
+from data.windows import Windows
+
+MEDIAN = 0.5
+DAY = 24 * 60  # minutes
+
+
+def step_minutes(series: SeriesSet) -> int:
+    """Minutes from one reading to the next."""
+    return 60
+
+
+def minutes(series: SeriesSet, tick: np.ndarray) -> np.ndarray:
+    """Ticks of these series as minutes since 1970-01-01 00:00, local time; the same shape."""
+    return tick * step_minutes(series)
+
+
+@dataclass(frozen=True)
+class Forecasts:
+    """n forecasts, each of the `horizon` readings that follow its window, in the user's units.
+
+    Attributes:
+        windows: whose readings and times these are.
+        cell: (n,) int64, the first cell of each window, ascending.
+        levels: quantile levels, ascending and 0.5 among them; () for a single forecast.
+        values: (n, horizon, Q), a value for each level; (n, horizon, 1) for a single forecast.
+    """
+
+    windows: Windows
+    cell: np.ndarray
+    levels: tuple[float, ...]
+    values: np.ndarray
+
+    @property
+    def horizon(self) -> int:
+        """How many readings ahead a forecast reaches."""
+        return self.values.shape[1]
+
+    @property
+    def point(self) -> np.ndarray:
+        """(n, horizon) the single forecast, or the median."""
+        return self.values[:, :, self.levels.index(MEDIAN) if self.levels else 0]
+
+    @property
+    def low(self) -> np.ndarray:
+        """(n, horizon) of the lowest level."""
+        return self.values[:, :, 0]
+
+    @property
+    def high(self) -> np.ndarray:
+        """(n, horizon) of the highest level."""
+        return self.values[:, :, -1]
+
+    @property
+    def has_band(self) -> bool:
+        """Whether there is something between `low` and `high`."""
+        return len(self.levels) > 1
+
+    @property
+    def owner(self) -> np.ndarray:
+        """(n,) the series of each forecast."""
+        return self.windows.series.series_of(self.cell)
+
+    @property
+    def target(self) -> np.ndarray:
+        """(n, horizon) int64, the cell of each predicted reading; it may lie past its series."""
+        return self.cell[:, None] + self.windows.length + np.arange(self.horizon)
+
+    @property
+    def tick(self) -> np.ndarray:
+        """(n, horizon) int64, when each predicted reading is."""
+        ahead = self.windows.length + np.arange(self.horizon)
+        return self.windows.series.tick_of(self.cell)[:, None] + ahead
+
+    @property
+    def actual(self) -> np.ndarray:
+        """(n, horizon) float32, NaN where nothing was read or the series has ended."""
+        series, cell = self.windows.series, self.target
+        inside = cell < series.offset[self.owner + 1][:, None]
+        return np.where(inside, series.reading[np.where(inside, cell, 0)], np.nan)
+
+
+@dataclass(frozen=True)
+class Tested:
+    """What a test found.
+
+    Attributes:
+        forecasts: of the model.
+        baselines: name -> (n, horizon), in the user's units, NaN where there is none; the naive
+            ones are named as in `data.baselines.NAIVE`.
+        scores: name of the model or of a baseline -> its scores by series; the model comes first.
+        covariates: names of the series' covariates, in their order.
+    """
+
+    forecasts: Forecasts
+    baselines: dict[str, np.ndarray]
+    scores: dict[str, Scores]
+    covariates: tuple[str, ...]
+
+    @property
+    def model(self) -> str:
+        """What the model is called."""
+        return next(iter(self.scores))
+
+    @property
+    def methods(self) -> dict[str, np.ndarray]:
+        """Name -> forecasts (n, horizon), the model's first."""
+        return {self.model: self.forecasts.point, **self.baselines}

@@ -1,0 +1,128 @@
+"""What a test found, in sentences for those who run the buildings."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from data.columns import BUILDING
+from model.training.callbacks.scores import LIMITS, median, within_limits
+from model.training.forecasts import Forecasts, Tested, minutes, step_minutes
+from model.training.report.errors import Errors, share_in_band
+
+NAIVE_WORDS = {
+    "persistence": "repeating the last reading",
+    "same hour yesterday": "repeating the same hour of yesterday",
+    "same hour last week": "repeating the same hour of last week",
+}
+
+
+def meters(tested: Tested) -> str:
+    """What this data set's series are called, more than one."""
+    return "meters" if BUILDING in tested.forecasts.windows.series.ids else "series"
+
+
+def ahead(forecasts: Forecasts) -> str:
+    """What is forecast."""
+    unit = "hour" if step_minutes(forecasts.windows.series) == 60 else "reading"
+    return f"the next {unit}" if forecasts.horizon == 1 else f"the next {forecasts.horizon} {unit}s"
+
+
+def span(forecasts: Forecasts) -> str:
+    """First and last day that was forecast."""
+    tick = forecasts.tick
+    ends = minutes(forecasts.windows.series, np.array([tick.min(), tick.max()]))
+    first, last = ends.astype("datetime64[m]").astype("datetime64[D]")
+    return f"{first} to {last}"
+
+
+def percent(value: float) -> str:
+    """A number of percent, with two significant digits below 10."""
+    return f"{value:.0f} %" if abs(value) >= 9.5 else f"{value:.2g} %"
+
+
+def headline(tested: Tested) -> str:
+    """The result in one sentence, without its full stop."""
+    of = tested.scores[tested.model]
+    count, typical = int((of.rows > 0).sum()), median(np.abs(of.cv_rmse))
+    what = f"the forecast of {ahead(tested.forecasts)}"
+    if not np.isfinite(typical):
+        return f"How far {what} is off, in percent, cannot be told: the mean reading is zero"
+    off = f"is typically off by {percent(typical)} of the mean reading"
+    if count == 1:
+        return f"T{what[1:]} {off}"
+    return f"For the one in the middle of {count:,} {meters(tested)}, {what} {off}"
+
+
+def tiles(tested: Tested, errors: Errors) -> Iterator[tuple[str, str]]:
+    """The numbers to remember, and what they are of."""
+    of = tested.scores[tested.model]
+    count = int((of.rows > 0).sum())
+    middle = "" if count == 1 else f" for the one in the middle of {count:,}"
+    typical, bias = (median(np.abs(values)) for values in (of.cv_rmse, of.nmbe))
+    if np.isfinite(typical):
+        yield percent(typical), f"typical error, of the mean reading (CV(RMSE)){middle}"
+        yield percent(bias), f"the sum of all forecasts is off (NMBE){middle}"
+    yield f"{within_limits(of):,} of {count:,}", f"{meters(tested)} within ASHRAE's limits"
+    model, naive = _beside_naive(errors)
+    if naive > 0:
+        word = "smaller" if model < naive else "larger"
+        of_naive = f"error than by {NAIVE_WORDS[errors.best]}"
+        yield percent(100 * abs(1 - model / naive)), f"{word} {of_naive}"
+    if tested.forecasts.has_band:
+        share = share_in_band(tested.forecasts)
+        yield f"{share:.0%}", f"of the readings lie in the band, {_promised(tested):.0%} should"
+
+
+def verdicts(tested: Tested, errors: Errors) -> Iterator[tuple[str, str]]:
+    """What speaks for and against the forecast: a question, and its answer."""
+    model, naive = _beside_naive(errors)
+    measure = "RMSLE" if errors.in_logs else "mean error over the mean reading"
+    numbers = f"{measure} {model:.3f} against {naive:.3f}"
+    by_hand = NAIVE_WORDS[errors.best]
+    yield (
+        "Better than no model?",
+        f"Yes: {by_hand}, the best that is to be had without one, is further off ({numbers})."
+        if model < naive
+        else f"No, do not rely on it: {by_hand} is no further off ({numbers}).",
+    )
+    yield "Better than other methods?", _beside_others(tested, errors)
+    of = tested.scores[tested.model]
+    count = int((of.rows > 0).sum())
+    yield (
+        "Within ASHRAE's limits?",
+        f"{within_limits(of):,} of {count:,} {meters(tested)} are: Guideline 14 accepts a CV(RMSE) "
+        f"of {LIMITS['cv_rmse']} % and an NMBE of {LIMITS['nmbe']} % of hourly models.",
+    )
+    if tested.forecasts.has_band:
+        yield "Is the band as wide as it should be?", _about_band(tested)
+
+
+def _beside_naive(errors: Errors) -> tuple[float, float]:
+    """Typical relative errors of the model and of the best naive forecast, on the same rows."""
+    everything = np.zeros(errors.model.size, dtype=np.int64)
+    model, naive = errors.compared(everything, 1)
+    return float(model[0]), float(naive[0])
+
+
+def _beside_others(tested: Tested, errors: Errors) -> str:
+    measure, name = ("rmsle", "RMSLE") if errors.in_logs else ("mae", "MAE")
+    found = {name: float(getattr(of.all(), measure)[0]) for name, of in tested.scores.items()}
+    ours = found.pop(tested.model)
+    better = sorted((score, name) for name, score in found.items() if score < ours)
+    if not better:
+        return f"Yes, than all of the table below ({name} {ours:.3g})."
+    named = ", ".join(f"{name} ({score:.3g})" for score, name in better)
+    return f"Not than {named}: {tested.model}'s {name} is {ours:.3g}."
+
+
+def _promised(tested: Tested) -> float:
+    levels = tested.forecasts.levels
+    return levels[-1] - levels[0]
+
+
+def _about_band(tested: Tested) -> str:
+    share, promised = share_in_band(tested.forecasts), _promised(tested)
+    told = f"{share:.0%} of the readings lie in it, of {promised:.0%} that should"
+    if abs(share - promised) <= 0.05:
+        return f"Yes: {told}."
+    return f"No, it is too {'narrow' if share < promised else 'wide'}: {told}."

@@ -235,7 +235,7 @@ def test_odd_folder_names_work_everywhere(run: Runner, tmp_path: Path) -> None:
     assert trained.folder == runs / "version_0"
     below = {str(p.relative_to(runs)) for p in runs.rglob("*") if "events" not in p.name}
     checkpoints = {"best.ckpt", "last.ckpt"}
-    files = {"config.yaml", "hparams.yaml", "predictions.csv", "scores.csv"}
+    files = {"config.yaml", "hparams.yaml", "predictions.csv", "report.html", "scores.csv"}
     assert below == {
         "version_0",
         "version_0/checkpoints",

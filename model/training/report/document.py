@@ -19,12 +19,12 @@ LISTED = 5  # meters at either end of the table
 HOURS = [str(hour) if hour % 3 == 0 else "" for hour in range(24)]
 WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 IN_WORDS = {
-    "MAE": "Mean error, in their units (MAE)",
-    "RMSE": "The same, large misses count more (RMSE)",
-    "CV(RMSE), %": "Typical error, % of the mean reading (CV(RMSE))",
-    "|NMBE|, %": "Sum too high or too low, % (|NMBE|)",
-    "MASE": "Error over that of yesterday's reading (MASE)",
-    "in the limits": "How many are within ASHRAE's limits",
+    "MAE": "Mean error (MAE)",
+    "RMSE": "Large misses weigh more (RMSE)",
+    "CV(RMSE), %": "Typical error, % (CV(RMSE))",
+    "|NMBE|, %": "Off in the sum, % (|NMBE|)",
+    "MASE": "Of yesterday's error (MASE)",
+    "in the limits": "Within ASHRAE's limits",
 }
 Drawn = dict[str, torch.Tensor]
 """The pictures of `_charts`."""
@@ -111,15 +111,17 @@ def _scores(tested: Tested) -> Iterator[str]:
     heads, everything, *types = score_cells(forecasts.actual[known], methods, meter[known])
     of_all, middle = measure_cells(tested.scores)
     rows = [[f"All {everything[1]} readings"], ["Relative error (RMSLE)", *everything[2:]]]
-    rows += [[f"... of {name} alone", *cells] for name, _, *cells in types]
+    rows += [[f"... {name} alone", *cells] for name, _, *cells in types]
+    rows += [["All readings, in their own units"]]
     rows += [[IN_WORDS[name], *cells] for name, _, *cells in of_all[1:]]
-    rows += [[f"The one in the middle, {middle[0][1]}"]]
+    rows += [[f"The middle one {middle[0][1]} {words.meters(tested)}, in % of its mean reading"]]
     rows += [[IN_WORDS[name], *cells] for name, _, *cells in middle[1:]]
     yield page.table("Smaller is better, but in the last row.", ["", *heads[2:]], rows)
     yield page.element(
         "p",
         "The naive methods repeat a reading: persistence the last one, the others that of the same "
-        "hour a day or a week ago. A method that lacks that reading leaves the row out.",
+        "hour a day or a week ago. A method that lacks that reading leaves the row out. MASE is "
+        "the mean error over that of yesterday's reading in training.",
         "note",
     )
 
@@ -128,11 +130,11 @@ def _fans(tested: Tested) -> Iterator[str]:
     yield page.element("h2", "What the forecast looks like")
     scores = tested.scores[tested.model]
     chosen = choose(scores)
-    how = {"typical": "a typical one, near the median", "worst": "among the worst"}
+    where = {"typical": "Near the median", "worst": "Among the worst"}
     for kind, numbers in vars(chosen).items():
         for series in numbers:
             panel = fan(tested.forecasts, series, scores)
-            told = f"{panel.title}: {how[kind]}, {panel.subtitle}."
+            told = f"{where[kind]}: {panel.title}, {panel.subtitle}."
             yield page.figure(
                 draw_panel(panel, *FAN_SIZE, DENSITY),
                 DENSITY,
@@ -149,24 +151,23 @@ def _how_to_read(tested: Tested) -> str:
     if forecasts.horizon > 1:
         told += f"; a dot begins a forecast of {words.ahead(forecasts)}"
     if forecasts.has_band:
-        share = forecasts.levels[-1] - forecasts.levels[0]
-        told += f"; {share:.0%} of the readings should lie in the band"
+        told += f"; {words.percent(words.promised(tested))} of the readings should lie in the band"
     return f"{told}. A break is a missing reading or forecast."
 
 
 def _by_time(tested: Tested, errors: Errors, drawn: Drawn) -> Iterator[str]:
     yield page.element("h2", "When it is off")
     naive = words.NAIVE_WORDS[errors.best]
+    how = (
+        f"Large and small {words.meters(tested)} count alike. Orange is {tested.model}; grey is "
+        f"{naive}, the best that is to be had without a model. Where grey is shorter, the model is "
+        "of no use."
+    )
     for name, when in (("hour", "hour of the day"), ("weekday", "weekday")):
         if name in drawn:
-            yield page.figure(
-                drawn[name],
-                DENSITY,
-                f"Bars: the error by {when}, of {tested.model} and of {errors.best}.",
-                f"Each bar is the relative error of the readings of one {when}, all meters alike. "
-                f"Orange is {tested.model}; grey is {naive}, the best that is to be had without a "
-                "model. Where grey is shorter, the model is of no use.",
-            )
+            shows = f"Bars: the error by {when}, of {tested.model} and of {errors.best}."
+            told = f"How far the forecasts for each {when} are off. {how}"
+            yield page.figure(drawn[name], DENSITY, shows, told)
 
 
 def _by_temperature(tested: Tested, drawn: Drawn) -> Iterator[str]:
@@ -217,7 +218,8 @@ def _meters(tested: Tested, errors: Errors) -> Iterator[str]:
 def _meter_rows(tested: Tested, errors: Errors, numbers: np.ndarray) -> Iterator[list[str]]:
     of, naive = tested.scores[tested.model], tested.scores[errors.best]
     for s in numbers.tolist():
-        figures = (of.actual[s] / of.rows[s], abs(of.cv_rmse[s]), abs(naive.cv_rmse[s]))
-        shown = [f"{value:,.4g}" if np.isfinite(value) else page.NONE for value in figures]
-        name = tested.forecasts.windows.series.name(s)
-        yield [name, *shown, f"{of.nmbe[s]:+.3g}", f"{of.rmsle[s]:.4f}", f"{int(of.rows[s]):,}"]
+        sizes = (abs(of.cv_rmse[s]), abs(naive.cv_rmse[s]))
+        cells = [f"{of.actual[s] / of.rows[s]:,.4g}"]
+        cells += [f"{size:.1f}" if np.isfinite(size) else page.NONE for size in sizes]
+        cells += [f"{of.nmbe[s]:+.2f}", f"{of.rmsle[s]:.4f}", f"{int(of.rows[s]):,}"]
+        yield [tested.forecasts.windows.series.name(s), *cells]

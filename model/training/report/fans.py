@@ -37,9 +37,10 @@ def fan(forecasts: Forecasts, series: int, scores: Scores) -> Panel:
     with the week, and follow each other without overlapping.
     """
     of = forecasts.windows.series
-    rows = _one_after_another(forecasts, np.flatnonzero(forecasts.owner == series))
+    end = int(of.offset[series + 1])
+    rows = _one_after_another(forecasts, np.flatnonzero(forecasts.owner == series), end)
     target = forecasts.target[rows]
-    first, last = int(target[0, 0]), min(int(target[-1, -1]), int(of.offset[series + 1]) - 1)
+    first, last = int(target[0, 0]), min(int(target[-1, -1]), end - 1)
     cells = np.arange(first, last + 1)
 
     def placed(values: np.ndarray) -> np.ndarray:
@@ -65,8 +66,13 @@ def fan(forecasts: Forecasts, series: int, scores: Scores) -> Panel:
     )
 
 
-def _one_after_another(forecasts: Forecasts, rows: np.ndarray) -> np.ndarray:
-    """Those of a series' forecasts `rows`, ascending, that tile its last week from its end."""
+def _one_after_another(forecasts: Forecasts, rows: np.ndarray, end: int) -> np.ndarray:
+    """Those of a series' forecasts `rows`, ascending, that tile its last week from its end.
+
+    The last of them is one that ends before cell `end`, the end of the readings, if there is one.
+    """
+    within = rows[forecasts.target[rows, -1] < end]
+    rows = within if within.size else rows
     cell = forecasts.cell[rows]
     week = 7 * DAY // step_minutes(forecasts.windows.series)  # readings
     begin = cell[-1] + forecasts.horizon - week  # no window of the week starts before

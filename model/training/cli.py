@@ -28,7 +28,7 @@ from model.training.callbacks.memory import MemoryForecast
 from model.training.callbacks.panels import ForecastPanels
 from model.training.callbacks.predictions import PredictionFile
 from model.training.callbacks.progress import PacedProgressBar
-from model.training.callbacks.report import TestReport
+from model.training.callbacks.report import ReportPage
 from model.training.callbacks.scores import ScoreTable
 from model.training.callbacks.timing import Timing
 from model.training.checkpoint import (
@@ -203,7 +203,7 @@ class TrainCLI(LightningCLI):
         if settings.logger in (None, True):
             kwargs["logger"] = StepLogger(config.runs, name="", default_hp_metric=False)
         table = ScoreTable()
-        callbacks = [PredictionFile(config.output), table, TestReport(table), MemoryForecast()]
+        callbacks = [PredictionFile(config.output), table, ReportPage(table), MemoryForecast()]
         if settings.enable_progress_bar is not False:
             callbacks.append(PacedProgressBar())
         if settings.enable_checkpointing is not False:

@@ -88,7 +88,7 @@ class Forecasts:
 
 
 @dataclass(frozen=True)
-class Tested:
+class Outcome:
     """What a test found.
 
     Attributes:

@@ -10,7 +10,7 @@ from model.training.callbacks.scores import ScoreTable
 from model.training.report.document import html, images
 
 
-class TestReport(L.Callback):
+class ReportPage(L.Callback):
     """Writes report.html into the run's folder and its pictures for TensorBoard.
 
     Args:
@@ -23,15 +23,15 @@ class TestReport(L.Callback):
     def on_test_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Write both."""
         folder = trainer.log_dir  # which all processes have to ask for
-        tested = self.table.tested
-        if tested is None:
+        outcome = self.table.outcome
+        if outcome is None:
             return
         if isinstance(trainer.logger, TensorBoardLogger):
             step = max(trainer.global_step - 1, 0)  # as Lightning counts for the scores
-            for name, image in images(tested).items():
+            for name, image in images(outcome).items():
                 trainer.logger.experiment.add_image(f"test_report/{name}", image, step)
         if folder is not None:
             path = Path(folder) / "report.html"
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(html(tested), encoding="utf-8")
+            path.write_text(html(outcome), encoding="utf-8")
             rank_zero_info(f"report: {path}")

@@ -14,7 +14,7 @@ from data.columns import meter_label
 from data.scores import MEASURES, Scores, scores
 from data.series import SeriesSet
 from model.training.callbacks.rows import RowCollector
-from model.training.forecasts import Forecasts, Tested
+from model.training.forecasts import Forecasts, Outcome
 
 LIMITS = {"cv_rmse": 30, "nmbe": 10}  # %, of ASHRAE Guideline 14, for hourly data
 
@@ -146,12 +146,12 @@ class ScoreTable(L.Callback):
     scores.csv in the run's folder.
 
     Attributes:
-        tested: what the latest test found, in the process that tells of it; None elsewhere.
+        outcome: what the latest test found, in the process that tells of it; None elsewhere.
     """
 
     def __init__(self) -> None:
         self.rows = RowCollector()
-        self.tested: Tested | None = None
+        self.outcome: Outcome | None = None
 
     def on_test_batch_end(
         self,
@@ -194,7 +194,7 @@ class ScoreTable(L.Callback):
         found = {
             name: scores(values, actual, owner, naive_error) for name, values in forecasts.items()
         }
-        self.tested = Tested(
+        self.outcome = Outcome(
             Forecasts(windows, cell, (), forecast[:, None, None]),
             {name: values[scored][:, None] for name, values in baselines.items()},
             found,

@@ -10,7 +10,7 @@ import numpy as np
 from data.baselines import NAIVE
 from data.scores import Scores
 from model.canvas import round_ticks
-from model.training.forecasts import DAY, Forecasts, Tested, minutes
+from model.training.forecasts import DAY, Forecasts, Outcome, minutes
 
 LEAST = 20  # predicted readings; fewer say nothing of a temperature
 MOST_BINS = 12  # of temperature
@@ -72,9 +72,9 @@ class Errors:
         return (self.minutes // DAY + THURSDAY) % 7
 
 
-def find_errors(tested: Tested) -> Errors:
+def find_errors(outcome: Outcome) -> Errors:
     """Of all predicted readings that are known."""
-    forecasts = tested.forecasts
+    forecasts = outcome.forecasts
     actual, point = forecasts.actual, forecasts.point
     known = np.isfinite(actual) & np.isfinite(point)
     owner = np.broadcast_to(forecasts.owner[:, None], known.shape)[known]
@@ -82,9 +82,9 @@ def find_errors(tested: Tested) -> Errors:
     in_logs = not (y < 0).any()
     model = _relative(point[known], y, owner, in_logs)
     naive = {
-        name: _relative(tested.baselines[name][known], y, owner, in_logs)
+        name: _relative(outcome.baselines[name][known], y, owner, in_logs)
         for name in NAIVE
-        if name in tested.baselines
+        if name in outcome.baselines
     }
     found = Errors(
         cell=forecasts.target[known],
@@ -132,12 +132,12 @@ class ByTemperature:
     high: np.ndarray
 
 
-def by_temperature(tested: Tested, errors: Errors) -> ByTemperature | None:
+def by_temperature(outcome: Outcome, errors: Errors) -> ByTemperature | None:
     """By the first covariate with "temp" in its name; None where there is none, or few values."""
-    names = [name for name in tested.covariates if "temp" in name.lower()]
+    names = [name for name in outcome.covariates if "temp" in name.lower()]
     if not names:
         return None
-    value = _covariate(tested, errors, tested.covariates.index(names[0]))
+    value = _covariate(outcome, errors, outcome.covariates.index(names[0]))
     there = np.isfinite(value) & np.isfinite(errors.model)
     value, error = value[there], errors.model[there]
     edges = np.array(round_ticks(value, most=MOST_BINS + 1))
@@ -156,9 +156,9 @@ def by_temperature(tested: Tested, errors: Errors) -> ByTemperature | None:
     )
 
 
-def _covariate(tested: Tested, errors: Errors, column: int) -> np.ndarray:
+def _covariate(outcome: Outcome, errors: Errors, column: int) -> np.ndarray:
     """(m,) a covariate at the time of each predicted reading."""
-    series = tested.forecasts.windows.series
+    series = outcome.forecasts.windows.series
     shift = series.covariate_start - series.offset[:-1]
     return series.covariates[errors.cell + shift[errors.owner], column].astype(np.float64)
 

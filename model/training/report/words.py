@@ -6,7 +6,7 @@ import numpy as np
 
 from data.columns import BUILDING
 from model.training.callbacks.scores import LIMITS, median, within_limits
-from model.training.forecasts import Forecasts, Tested, minutes, step_minutes
+from model.training.forecasts import Forecasts, Outcome, minutes, step_minutes
 from model.training.report.errors import Errors, share_in_band
 
 NEAR = 5  # points of percent between what a band holds and what it should
@@ -17,9 +17,9 @@ NAIVE_WORDS = {
 }
 
 
-def meters(tested: Tested) -> str:
+def meters(outcome: Outcome) -> str:
     """What this data set's series are called, more than one."""
-    return "meters" if BUILDING in tested.forecasts.windows.series.ids else "series"
+    return "meters" if BUILDING in outcome.forecasts.windows.series.ids else "series"
 
 
 def ahead(forecasts: Forecasts) -> str:
@@ -41,58 +41,59 @@ def percent(value: float) -> str:
     return f"{value:.0f} %" if abs(value) >= 9.5 else f"{value:.2g} %"
 
 
-def promised(tested: Tested) -> float:
+def promised(outcome: Outcome) -> float:
     """Percent of the readings that should lie in the band."""
-    levels = tested.forecasts.levels
+    levels = outcome.forecasts.levels
     return 100 * (levels[-1] - levels[0])
 
 
-def headline(tested: Tested) -> str:
+def headline(outcome: Outcome) -> str:
     """The result in one sentence, without its full stop."""
-    of = tested.scores[tested.model]
+    of = outcome.scores[outcome.model]
     count, typical = int((of.rows > 0).sum()), median(np.abs(of.cv_rmse))
-    what = f"the forecast of {ahead(tested.forecasts)}"
+    what = f"the forecast of {ahead(outcome.forecasts)}"
     if not np.isfinite(typical):
-        return f"How far {what} is off, in percent, cannot be told: the mean reading is zero"
+        return f"How far {what} is off, in percent of the mean reading, cannot be told"
     off = f"is typically off by {percent(typical)} of the mean reading"
     if count == 1:
         return f"T{what[1:]} {off}"
-    return f"For the middle one of {count:,} {meters(tested)}, {what} {off}"
+    return f"For the middle one of {count:,} {meters(outcome)}, {what} {off}"
 
 
-def tiles(tested: Tested, errors: Errors) -> Iterator[tuple[str, str]]:
+def tiles(outcome: Outcome, errors: Errors) -> Iterator[tuple[str, str]]:
     """The numbers to remember, and what they are of."""
-    of = tested.scores[tested.model]
+    of = outcome.scores[outcome.model]
     count = int((of.rows > 0).sum())
     middle = "" if count == 1 else f" for the middle one of {count:,}"
     typical, bias = (median(np.abs(values)) for values in (of.cv_rmse, of.nmbe))
     if np.isfinite(typical):
         yield percent(typical), f"typical error, of the mean reading (CV(RMSE)){middle}"
         yield percent(bias), f"the sum of all forecasts is off (NMBE){middle}"
-    yield f"{within_limits(of):,} of {count:,}", f"{meters(tested)} within ASHRAE's limits"
+    yield f"{within_limits(of):,} of {count:,}", f"{meters(outcome)} within ASHRAE's limits"
     model, naive = _beside_naive(errors)
-    if naive > 0:
+    if np.isfinite(model) and naive > 0:
         word = "smaller" if model < naive else "larger"
         of_naive = f"error than by {NAIVE_WORDS[errors.best]}"
         yield percent(100 * abs(1 - model / naive)), f"{word} {of_naive}"
-    if tested.forecasts.has_band:
-        share = 100 * share_in_band(tested.forecasts)
-        yield percent(share), f"of the readings lie in the band, {percent(promised(tested))} should"
+    if outcome.forecasts.has_band:
+        share = 100 * share_in_band(outcome.forecasts)
+        wanted = percent(promised(outcome))
+        yield percent(share), f"of the readings lie in the band, {wanted} should"
 
 
-def verdicts(tested: Tested, errors: Errors) -> Iterator[tuple[str, str]]:
+def verdicts(outcome: Outcome, errors: Errors) -> Iterator[tuple[str, str]]:
     """What speaks for and against the forecast: a question, and its answer."""
-    yield "Better than no model?", _about_naive(tested, errors)
-    yield "Better than other methods?", _beside_others(tested, errors)
-    of = tested.scores[tested.model]
+    yield "Better than no model?", _about_naive(outcome, errors)
+    yield "Better than other methods?", _beside_others(outcome, errors)
+    of = outcome.scores[outcome.model]
     count = int((of.rows > 0).sum())
     yield (
         "Within ASHRAE's limits?",
-        f"{within_limits(of):,} of {count:,} {meters(tested)} are: Guideline 14 accepts a CV(RMSE) "
-        f"of {LIMITS['cv_rmse']} % and an NMBE of {LIMITS['nmbe']} % of hourly models.",
+        f"{within_limits(of):,} of {count:,} {meters(outcome)} are: Guideline 14 accepts a "
+        f"CV(RMSE) of {LIMITS['cv_rmse']} % and an NMBE of {LIMITS['nmbe']} % of hourly models.",
     )
-    if tested.forecasts.has_band:
-        yield "Is the band as wide as it should be?", _about_band(tested)
+    if outcome.forecasts.has_band:
+        yield "Is the band as wide as it should be?", _about_band(outcome)
 
 
 def _beside_naive(errors: Errors) -> tuple[float, float]:
@@ -102,36 +103,40 @@ def _beside_naive(errors: Errors) -> tuple[float, float]:
     return float(model[0]), float(naive[0])
 
 
-def _about_naive(tested: Tested, errors: Errors) -> str:
+def _about_naive(outcome: Outcome, errors: Errors) -> str:
     model, naive = _beside_naive(errors)
+    if not np.isfinite(model):
+        return "No, do not rely on it: its forecasts are no numbers."
     measure = "RMSLE" if errors.in_logs else "mean error over the mean reading"
     numbers = f"{measure} {model:.3f} against {naive:.3f}"
     by_hand = NAIVE_WORDS[errors.best]
     if not model < naive:
         return f"No, do not rely on it: {by_hand} is no further off ({numbers})."
     told = f"Yes: {by_hand}, the best that is to be had without one, is further off ({numbers})."
-    ours, theirs = (float(tested.scores[name].all().mae[0]) for name in (tested.model, errors.best))
+    ours, theirs = (outcome.scores[name].all().mae[0] for name in (outcome.model, errors.best))
     if ours < theirs:
         return told
     return (
-        f"{told} But not in their own units, where the large {meters(tested)} count most (MAE "
+        f"{told} But not in their own units, where the large {meters(outcome)} count most (MAE "
         f"{ours:.4g} against {theirs:.4g})."
     )
 
 
-def _beside_others(tested: Tested, errors: Errors) -> str:
+def _beside_others(outcome: Outcome, errors: Errors) -> str:
     measure, label = ("rmsle", "RMSLE") if errors.in_logs else ("mae", "MAE")
-    found = {name: float(getattr(of.all(), measure)[0]) for name, of in tested.scores.items()}
-    ours = found.pop(tested.model)
+    found = {name: float(getattr(of.all(), measure)[0]) for name, of in outcome.scores.items()}
+    ours = found.pop(outcome.model)
+    if not np.isfinite(ours):
+        return "No: there is nothing to compare."
     better = sorted((score, name) for name, score in found.items() if score < ours)
     if not better:
         return f"Yes, than all in the table below ({label} {ours:.3g})."
     named = ", ".join(f"{name} ({score:.3g})" for score, name in better)
-    return f"Not than these: {named}. {tested.model}'s {label} is {ours:.3g}."
+    return f"Not than these: {named}. {outcome.model}'s {label} is {ours:.3g}."
 
 
-def _about_band(tested: Tested) -> str:
-    share, wanted = 100 * share_in_band(tested.forecasts), promised(tested)
+def _about_band(outcome: Outcome) -> str:
+    share, wanted = 100 * share_in_band(outcome.forecasts), promised(outcome)
     told = f"{percent(share)} of the readings lie in it, of {percent(wanted)} that should"
     if abs(share - wanted) <= NEAR:
         return f"Yes: {told}."

@@ -1,0 +1,61 @@
+"""Forecasts as plain arrays: what was predicted, for when, and what came."""
+
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+
+from model.training.forecasts import Forecasts, minutes
+from tests.model.training.report.made import HOURS, LENGTH, START, outcome, series, windows
+
+
+def test_a_single_forecast_is_the_point() -> None:
+    values = np.array([[[3.0]], [[4.0]]])
+    found = Forecasts(windows(series()), np.array([0, 5]), (), values)
+    assert found.horizon == 1
+    assert found.point.tolist() == [[3.0], [4.0]]
+    assert not found.has_band
+    assert not Forecasts(found.windows, found.cell, (0.5,), values).has_band
+
+
+def test_the_median_is_the_point_between_low_and_high() -> None:
+    values = np.arange(2 * 3 * 3.0).reshape(2, 3, 3)
+    found = Forecasts(windows(series()), np.array([0, 5]), (0.1, 0.5, 0.9), values)
+    assert found.horizon == 3
+    assert found.has_band
+    assert found.low.tolist() == [[0, 3, 6], [9, 12, 15]]
+    assert found.point.tolist() == [[1, 4, 7], [10, 13, 16]]
+    assert found.high.tolist() == [[2, 5, 8], [11, 14, 17]]
+
+
+def test_what_came_is_read_at_the_predicted_cells_of_the_same_series() -> None:
+    """A forecast past its series' end is held against the next series' first readings."""
+    of = series()
+    cell = np.array([7, HOURS - LENGTH - 1, HOURS + 3])
+    found = Forecasts(windows(of), cell, (), np.zeros((3, 2, 1)))
+    assert found.owner.tolist() == [0, 0, 1]
+    first, last, next_one = found.actual
+    assert first.tolist() == of.reading[[7 + LENGTH, 8 + LENGTH]].tolist()
+    assert last[0] == of.reading[HOURS - 1]
+    assert np.isnan(last[1])
+    assert next_one.tolist() == of.reading[[HOURS + 3 + LENGTH, HOURS + 4 + LENGTH]].tolist()
+    assert found.tick[2].tolist() == [START + 3 + LENGTH, START + 4 + LENGTH]
+
+
+def test_missing_readings_and_the_end_of_all_are_no_numbers() -> None:
+    of = series(count=1)
+    found = Forecasts(windows(of), np.array([99 - LENGTH, HOURS - LENGTH]), (), np.zeros((2, 2, 1)))
+    assert np.isnan(found.actual).tolist() == [[False, True], [True, True]]
+
+
+def test_ticks_are_minutes_of_local_time() -> None:
+    (minute,) = minutes(series(), np.array([START + 25]))
+    when = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(minutes=int(minute))
+    assert when == datetime(2016, 10, 4, 1, tzinfo=UTC)
+
+
+def test_methods_are_the_model_and_what_it_has_to_beat() -> None:
+    found = outcome()
+    assert found.model == "S4ConvD"
+    assert [*found.methods] == ["S4ConvD", *found.baselines]
+    assert found.methods["S4ConvD"] is not None
+    assert np.array_equal(found.methods["S4ConvD"], found.forecasts.point)

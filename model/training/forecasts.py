@@ -1,6 +1,6 @@
 """The forecasts of a test as plain arrays: what its report is made from."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -37,6 +37,10 @@ class Forecasts:
     cell: np.ndarray
     levels: tuple[float, ...]
     values: np.ndarray
+
+    def rows(self, chosen: np.ndarray) -> "Forecasts":
+        """Some of the forecasts, by a mask (n,) or by their numbers."""
+        return replace(self, cell=self.cell[chosen], values=self.values[chosen])
 
     @property
     def horizon(self) -> int:

@@ -116,7 +116,7 @@ def _scores(outcome: Outcome) -> Iterator[str]:
     rows += [[IN_WORDS[name], *cells] for name, _, *cells in of_all[1:]]
     rows += [[f"The middle one {middle[0][1]} {words.meters(outcome)}, in % of its mean reading"]]
     rows += [[IN_WORDS[name], *cells] for name, _, *cells in middle[1:]]
-    yield page.table("Smaller is better, but in the last row.", ["", *heads[2:]], rows)
+    yield page.table("Smaller is better, but for the last row, a count.", ["", *heads[2:]], rows)
     yield page.element(
         "p",
         "The naive methods repeat a reading: persistence the last one, the others that of the same "

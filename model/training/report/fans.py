@@ -38,46 +38,44 @@ def fan(forecasts: Forecasts, series: int, scores: Scores) -> Panel:
     """
     of = forecasts.windows.series
     end = int(of.offset[series + 1])
-    rows = _one_after_another(forecasts, np.flatnonzero(forecasts.owner == series), end)
-    target = forecasts.target[rows]
+    shown = _one_after_another(forecasts.rows(forecasts.owner == series), end)
+    target = shown.target
     first, last = int(target[0, 0]), min(int(target[-1, -1]), end - 1)
     cells = np.arange(first, last + 1)
 
     def placed(values: np.ndarray) -> np.ndarray:
-        line = np.full(cells.size + forecasts.horizon, np.nan)
-        line[target - first] = values[rows]
+        line = np.full(cells.size + shown.horizon, np.nan)  # the last one may reach past the end
+        line[target - first] = values
         return line[: cells.size]
 
-    levels = forecasts.levels
     band = None
-    if forecasts.has_band:
-        name = f"forecast's {levels[0]:g} to {levels[-1]:g} band"
-        band = Band(name, placed(forecasts.low), placed(forecasts.high))
-    alone = forecasts.horizon == 1  # each point is a forecast of its own
+    if shown.has_band:
+        name = f"forecast's {shown.levels[0]:g} to {shown.levels[-1]:g} band"
+        band = Band(name, placed(shown.low), placed(shown.high))
     ticks = of.tick_of(cells)
     return Panel(
         title=of.name(series),
         subtitle=f"CV(RMSE) {abs(scores.cv_rmse[series]):.1f} %",
         hours=ticks,
         actual=of.reading[cells],
-        forecast=placed(forecasts.point),
+        forecast=placed(shown.point),
         band=band,
-        starts=ticks[:0] if alone else ticks[target[:, 0] - first],
+        # Where each point is a forecast of its own, there is no line to interrupt.
+        starts=ticks[:0] if shown.horizon == 1 else ticks[target[:, 0] - first],
     )
 
 
-def _one_after_another(forecasts: Forecasts, rows: np.ndarray, end: int) -> np.ndarray:
-    """Those of a series' forecasts `rows`, ascending, that tile its last week from its end.
+def _one_after_another(forecasts: Forecasts, end: int) -> Forecasts:
+    """Those of a series' forecasts that tile its last week from its end.
 
     The last of them is one that ends before cell `end`, the end of the readings, if there is one.
     """
-    within = rows[forecasts.target[rows, -1] < end]
-    rows = within if within.size else rows
-    cell = forecasts.cell[rows]
+    within = forecasts.rows(forecasts.target[:, -1] < end)
+    found = within if within.cell.size else forecasts
     week = 7 * DAY // step_minutes(forecasts.windows.series)  # readings
-    begin = cell[-1] + forecasts.horizon - week  # no window of the week starts before
-    taken = [int(rows[-1])]
-    for row, at in zip(rows[::-1].tolist(), cell[::-1].tolist(), strict=True):
-        if begin <= at <= forecasts.cell[taken[-1]] - forecasts.horizon:
+    begin = found.cell[-1] + found.horizon - week  # no window of the week starts before
+    taken = [found.cell.size - 1]
+    for row, at in reversed(list(enumerate(found.cell.tolist()))):
+        if begin <= at <= found.cell[taken[-1]] - found.horizon:
             taken.append(row)
-    return np.array(taken[::-1])
+    return found.rows(np.array(taken[::-1]))

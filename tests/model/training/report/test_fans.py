@@ -97,10 +97,10 @@ def test_a_week_of_days_that_do_not_overlap() -> None:
 
 def without(of: Outcome, dropped: range) -> Outcome:
     """Without the forecasts whose first predicted cell is one of these."""
-    f = of.forecasts
-    kept = ~np.isin(f.target[:, 0], list(dropped))
-    forecasts = replace(f, cell=f.cell[kept], values=f.values[kept])
-    return scored(forecasts, {name: values[kept] for name, values in of.baselines.items()})
+    kept = ~np.isin(of.forecasts.target[:, 0], list(dropped))
+    return scored(
+        of.forecasts.rows(kept), {name: values[kept] for name, values in of.baselines.items()}
+    )
 
 
 def test_hours_without_a_forecast_are_a_gap() -> None:

@@ -3,7 +3,7 @@
 Errors are relative, so that a small meter counts as much as a large one.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from model.canvas import round_ticks
 from model.training.forecasts import DAY, Forecasts, Outcome, minutes
 
 LEAST = 20  # predicted readings; fewer say nothing of a temperature
+MOST = 10_000_000  # predicted readings; each takes about 300 bytes
 MOST_BINS = 12  # of temperature
 SPREAD = (10, 90)  # percentiles: 8 of 10 lie between them
 THURSDAY = 3  # the weekday of 1970-01-01, with Monday as 0
@@ -73,7 +74,8 @@ class Errors:
 
 
 def find_errors(outcome: Outcome) -> Errors:
-    """Of all predicted readings that are known."""
+    """Of all predicted readings that are known, or of a sample of the forecasts that has `MOST`."""
+    outcome = _sample(outcome, MOST // outcome.forecasts.horizon)
     forecasts = outcome.forecasts
     actual, point = forecasts.actual, forecasts.point
     known = np.isfinite(actual) & np.isfinite(point)
@@ -98,6 +100,16 @@ def find_errors(outcome: Outcome) -> Errors:
     scored = {name: found.typical(error) for name, error in naive.items()}
     best = min(scored, key=lambda name: np.nan_to_num(scored[name], nan=np.inf))
     return Errors(**(vars(found) | {"naive": naive[best], "best": best}))
+
+
+def _sample(outcome: Outcome, most: int) -> Outcome:
+    """At most so many forecasts; drawn, as every n-th would be of the same hours of the day."""
+    count = outcome.forecasts.cell.size
+    if count <= most:
+        return outcome
+    chosen = np.sort(np.random.default_rng(0).choice(count, most, replace=False))
+    baselines = {name: values[chosen] for name, values in outcome.baselines.items()}
+    return replace(outcome, forecasts=outcome.forecasts.rows(chosen), baselines=baselines)
 
 
 def _relative(

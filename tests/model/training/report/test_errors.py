@@ -91,6 +91,18 @@ def test_hours_that_the_naive_forecast_lacks_count_for_neither() -> None:
     assert np.flatnonzero(np.isnan(naive)).tolist() == [7]
 
 
+def test_of_very_many_forecasts_a_sample_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every 24th would be of one hour of the day."""
+    of = outcome(horizon=24)
+    whole = find_errors(of)
+    monkeypatch.setattr("model.training.report.errors.MOST", 24 * 300)
+    errors = find_errors(of)
+    assert errors.model.size == 24 * 300
+    assert set(errors.hour.tolist()) == set(range(24))
+    assert set(errors.owner.tolist()) == set(range(5))
+    assert errors.typical(errors.model) == pytest.approx(whole.typical(whole.model), rel=0.1)
+
+
 def test_by_temperature() -> None:
     """The temperature is that of the predicted hour, and each range's numbers are its rows'."""
     of = outcome(horizon=24, levels=QUANTILES, bias=0.1)

@@ -34,16 +34,12 @@ class Windows:
     def __len__(self) -> int:
         return self.cell.size
 
-    def target_cells(self) -> np.ndarray:
-        """(n, horizon) the cells to predict; -1 for one beyond the end of its series."""
-        cells = self.cell[:, None] + self.length + np.arange(self.horizon)
-        end = self.series.offset[1:][self.series.series_of(self.cell)]
-        return np.where(cells < end[:, None], cells, -1)
-
     def targets(self) -> np.ndarray:
         """(n, horizon) float32, the readings to predict, NaN where not known."""
-        cells = self.target_cells()
-        return np.where(cells >= 0, self.series.reading[cells], np.float32(np.nan))
+        cells = self.cell[:, None] + self.length + np.arange(self.horizon)
+        end = self.series.offset[1:][self.series.series_of(self.cell)]
+        inside = cells < end[:, None]
+        return np.where(inside, self.series.reading[np.where(inside, cells, 0)], np.float32(np.nan))
 
     def kept(self, chosen: np.ndarray | slice) -> "Windows":
         """Some of them, by a mask, a slice or their numbers."""

@@ -5,21 +5,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from data.scores import Scores
-from data.series import SeriesSet
 from data.windows import Windows
-
-MEDIAN = 0.5
-DAY = 24 * 60  # minutes
-
-
-def step_minutes(series: SeriesSet) -> int:
-    """Minutes from one reading to the next."""
-    return 60
-
-
-def minutes(series: SeriesSet, tick: np.ndarray) -> np.ndarray:
-    """Ticks of these series as minutes since 1970-01-01 00:00, local time; the same shape."""
-    return tick * step_minutes(series)
+from model.forecaster import MEDIAN
 
 
 @dataclass(frozen=True)
@@ -86,9 +73,7 @@ class Forecasts:
     @property
     def actual(self) -> np.ndarray:
         """(n, horizon) float32, NaN where nothing was read or the series has ended."""
-        series, cell = self.windows.series, self.target
-        inside = cell < series.offset[self.owner + 1][:, None]
-        return np.where(inside, series.reading[np.where(inside, cell, 0)], np.nan)
+        return replace(self.windows, cell=self.cell, horizon=self.horizon).targets()
 
 
 @dataclass(frozen=True)
@@ -98,7 +83,7 @@ class Outcome:
     Attributes:
         forecasts: of the model.
         baselines: name -> (n, horizon), in the user's units, NaN where there is none; the naive
-            ones are named as in `data.baselines.NAIVE`.
+            ones are named as in `data.baselines.look_backs`.
         scores: name of the model or of a baseline -> its scores by series; the model comes first.
         covariates: names of the series' covariates, in their order.
     """

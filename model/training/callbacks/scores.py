@@ -111,10 +111,10 @@ def median(values: np.ndarray) -> float:
 
 
 def _heads(forecasts: dict[str, Any]) -> list[str]:
-    return [_short(name) for name in forecasts]
+    return [short(name) for name in forecasts]
 
 
-def _short(name: str) -> str:
+def short(name: str) -> str:
     """Yesterday, for the same hour yesterday."""
     return re.sub(r"^same \w+ ", "", name)
 
@@ -179,15 +179,16 @@ class ScoreTable(L.Callback):
         actual = windows.targets()[scored].ravel()
         owner = np.repeat(series.series_of(cell), windows.horizon)
         meter = series.meter[owner]
-        point = forecast[..., pl_module.forecaster.median]  # type: ignore[union-attr,index]
-        forecasts = {"S4ConvD": point.ravel()}
+        levels: Any = pl_module.hparams["quantiles"]
+        found_by_model = Forecasts(windows, cell, tuple(levels), forecast)
+        forecasts = {"S4ConvD": found_by_model.point.ravel()}
         forecasts |= {name: values[scored].ravel() for name, values in baselines.items()}
         rank_zero_info("\n" + score_table(actual, forecasts, meter))
         for name, values in forecasts.items():
             without = int(np.isnan(values).sum())
             if without:
                 rank_zero_info(
-                    f"{_short(name)}: scored without {without:,} rows, "
+                    f"{short(name)}: scored without {without:,} rows, "
                     "whose reading to repeat is missing"
                 )
         naive_error = data.naive_error(series)
@@ -195,10 +196,10 @@ class ScoreTable(L.Callback):
             name: scores(values, actual, owner, naive_error) for name, values in forecasts.items()
         }
         self.outcome = Outcome(
-            Forecasts(windows, cell, (), forecast[:, None, None]),
-            {name: values[scored][:, None] for name, values in baselines.items()},
+            found_by_model,
+            {name: values[scored] for name, values in baselines.items()},
             found,
-            data.covariates,
+            data.covariates + data.known,
         )
         rank_zero_info("\n" + measure_table(found))
         rank_zero_info(

@@ -5,10 +5,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
+from data.grid import DAY
 from model.training import page
 from model.training.callbacks.drawing import draw_grid, draw_panel
-from model.training.callbacks.scores import NAMES, measure_cells, score_cells
-from model.training.forecasts import DAY, Outcome, step_minutes
+from model.training.callbacks.scores import measure_cells, score_cells, short
+from model.training.forecasts import Outcome
 from model.training.report import charts, words
 from model.training.report.errors import Errors, by_temperature, find_errors, worst_first
 from model.training.report.fans import choose, fan
@@ -82,7 +83,7 @@ def _charts(outcome: Outcome, errors: Errors, density: int = 1) -> dict[str, tor
         return charts.bars(title, UNITS[errors.in_logs], labels, heights, density)
 
     drawn = {}
-    if step_minutes(outcome.forecasts.windows.series) < DAY:
+    if outcome.forecasts.windows.series.step < DAY:
         drawn["hour"] = bars("Error by hour of the day", HOURS, errors.hour)
     drawn["weekday"] = bars("Error by weekday", WEEKDAYS, errors.weekday)
     found = by_temperature(outcome, errors)
@@ -119,8 +120,8 @@ def _scores(outcome: Outcome) -> Iterator[str]:
     yield page.table("Smaller is better, but for the last row, a count.", ["", *heads[2:]], rows)
     yield page.element(
         "p",
-        "The naive methods repeat a reading: persistence the last one, the others that of the same "
-        "hour a day or a week ago. A method that lacks that reading leaves the row out. MASE is "
+        "The naive methods repeat readings: persistence the last one, the others those of the same "
+        "time a day or a week ago. A method that lacks that reading leaves the row out. MASE is "
         "the mean error over that of yesterday's reading in training.",
         "note",
     )
@@ -157,7 +158,7 @@ def _how_to_read(outcome: Outcome) -> str:
 
 def _by_time(outcome: Outcome, errors: Errors, drawn: Drawn) -> Iterator[str]:
     yield page.element("h2", "When it is off")
-    naive = words.NAIVE_WORDS[errors.best]
+    naive = words.by_hand(errors.best)
     how = (
         f"Large and small {words.meters(outcome)} count alike. Orange is {outcome.model}; grey is "
         f"{naive}, the best that is to be had without a model. Where grey is shorter, the model is "
@@ -198,7 +199,7 @@ def _no_temperature(outcome: Outcome) -> str:
 def _meters(outcome: Outcome, errors: Errors) -> Iterator[str]:
     yield page.element("h2", "The worst and the best")
     ranked = worst_first(outcome.scores[outcome.model])
-    titles = ["", "mean reading", "CV(RMSE), %", f"of {NAMES.get(errors.best, errors.best)}, %"]
+    titles = ["", "mean reading", "CV(RMSE), %", f"of {short(errors.best)}, %"]
     titles += ["NMBE, %", "RMSLE", "readings"]
     rows: list[Sequence[str]] = []
     if ranked.size <= 2 * LISTED:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from data.baselines import NAIVE
+from data.baselines import look_backs
+from data.grid import DAY, HOUR
 from data.scores import Scores
 from model.canvas import round_ticks
-from model.training.forecasts import DAY, Forecasts, Outcome, minutes
+from model.training.forecasts import Forecasts, Outcome
 
 LEAST = 20  # predicted readings; fewer say nothing of a temperature
 MOST = 10_000_000  # predicted readings; each takes about 300 bytes
@@ -65,7 +66,7 @@ class Errors:
     @property
     def hour(self) -> np.ndarray:
         """(m,) hour of the day, 0 to 23."""
-        return self.minutes // 60 % 24
+        return self.minutes // HOUR % 24
 
     @property
     def weekday(self) -> np.ndarray:
@@ -76,7 +77,7 @@ class Errors:
 def find_errors(outcome: Outcome) -> Errors:
     """Of all predicted readings that are known, or of a sample of the forecasts that has `MOST`."""
     outcome = _sample(outcome, MOST // outcome.forecasts.horizon)
-    forecasts = outcome.forecasts
+    forecasts, series = outcome.forecasts, outcome.forecasts.windows.series
     actual, point = forecasts.actual, forecasts.point
     known = np.isfinite(actual) & np.isfinite(point)
     owner = np.broadcast_to(forecasts.owner[:, None], known.shape)[known]
@@ -85,13 +86,13 @@ def find_errors(outcome: Outcome) -> Errors:
     model = _relative(point[known], y, owner, in_logs)
     naive = {
         name: _relative(outcome.baselines[name][known], y, owner, in_logs)
-        for name in NAIVE
+        for name in look_backs(series.step)
         if name in outcome.baselines
     }
     found = Errors(
         cell=forecasts.target[known],
         owner=owner,
-        minutes=minutes(forecasts.windows.series, forecasts.tick[known]),
+        minutes=series.minute(forecasts.tick[known]),
         model=model,
         naive=np.full(y.size, np.nan),
         best="",

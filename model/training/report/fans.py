@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from data.grid import HOUR, WEEK
 from data.scores import Scores
 from model.training.callbacks.drawing import Band, Panel
-from model.training.forecasts import DAY, Forecasts, step_minutes
+from model.training.forecasts import Forecasts
 from model.training.report.errors import worst_first
 
 MOST = 2  # panels of typical meters, and of the worst
@@ -52,16 +53,17 @@ def fan(forecasts: Forecasts, series: int, scores: Scores) -> Panel:
     if shown.has_band:
         name = f"forecast's {shown.levels[0]:g} to {shown.levels[-1]:g} band"
         band = Band(name, placed(shown.low), placed(shown.high))
-    ticks = of.tick_of(cells)
+    hours = of.minute(of.tick_of(cells)) / HOUR
     return Panel(
         title=of.name(series),
         subtitle=f"CV(RMSE) {abs(scores.cv_rmse[series]):.1f} %",
-        hours=ticks,
+        hours=hours,
+        step=of.step / HOUR,
         actual=of.reading[cells],
         forecast=placed(shown.point),
         band=band,
         # Where each point is a forecast of its own, there is no line to interrupt.
-        starts=ticks[:0] if shown.horizon == 1 else ticks[target[:, 0] - first],
+        starts=hours[:0] if shown.horizon == 1 else hours[target[:, 0] - first],
     )
 
 
@@ -72,7 +74,7 @@ def _one_after_another(forecasts: Forecasts, end: int) -> Forecasts:
     """
     within = forecasts.rows(forecasts.target[:, -1] < end)
     found = within if within.cell.size else forecasts
-    week = 7 * DAY // step_minutes(forecasts.windows.series)  # readings
+    week = WEEK // forecasts.windows.series.step  # readings
     begin = found.cell[-1] + found.horizon - week  # no window of the week starts before
     taken = [found.cell.size - 1]
     for row, at in reversed(list(enumerate(found.cell.tolist()))):

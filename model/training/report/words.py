@@ -5,16 +5,20 @@ from collections.abc import Iterator
 import numpy as np
 
 from data.columns import BUILDING
+from data.grid import HOUR
 from model.training.callbacks.scores import LIMITS, median, within_limits
-from model.training.forecasts import Forecasts, Outcome, minutes, step_minutes
+from model.training.forecasts import Forecasts, Outcome
 from model.training.report.errors import Errors, share_in_band
 
 NEAR = 5  # points of percent between what a band holds and what it should
-NAIVE_WORDS = {
-    "persistence": "repeating the last reading",
-    "same hour yesterday": "repeating the same hour of yesterday",
-    "same hour last week": "repeating the same hour of last week",
-}
+
+
+def by_hand(naive: str) -> str:
+    """What one does who forecasts so; `naive` is a name of `data.baselines.look_backs`."""
+    if naive == "persistence":
+        return "repeating the last reading"
+    same, unit, when = naive.split(" ", 2)
+    return f"repeating the {same} {unit} of {when}"
 
 
 def meters(outcome: Outcome) -> str:
@@ -24,14 +28,14 @@ def meters(outcome: Outcome) -> str:
 
 def ahead(forecasts: Forecasts) -> str:
     """What is forecast."""
-    unit = "hour" if step_minutes(forecasts.windows.series) == 60 else "reading"
+    unit = "hour" if forecasts.windows.series.step == HOUR else "reading"
     return f"the next {unit}" if forecasts.horizon == 1 else f"the next {forecasts.horizon} {unit}s"
 
 
 def span(forecasts: Forecasts) -> str:
     """First and last day that was forecast."""
     tick = forecasts.tick
-    ends = minutes(forecasts.windows.series, np.array([tick.min(), tick.max()]))
+    ends = forecasts.windows.series.minute(np.array([tick.min(), tick.max()]))
     first, last = ends.astype("datetime64[m]").astype("datetime64[D]")
     return f"{first} to {last}"
 
@@ -73,7 +77,7 @@ def tiles(outcome: Outcome, errors: Errors) -> Iterator[tuple[str, str]]:
     model, naive = _beside_naive(errors)
     if np.isfinite(model) and naive > 0:
         word = "smaller" if model < naive else "larger"
-        of_naive = f"error than by {NAIVE_WORDS[errors.best]}"
+        of_naive = f"error than by {by_hand(errors.best)}"
         yield percent(100 * abs(1 - model / naive)), f"{word} {of_naive}"
     if outcome.forecasts.has_band:
         share = 100 * share_in_band(outcome.forecasts)
@@ -109,10 +113,10 @@ def _about_naive(outcome: Outcome, errors: Errors) -> str:
         return "No, do not rely on it: its forecasts are no numbers."
     measure = "RMSLE" if errors.in_logs else "mean error over the mean reading"
     numbers = f"{measure} {model:.3f} against {naive:.3f}"
-    by_hand = NAIVE_WORDS[errors.best]
+    otherwise = by_hand(errors.best)
     if not model < naive:
-        return f"No, do not rely on it: {by_hand} is no further off ({numbers})."
-    told = f"Yes: {by_hand}, the best that is to be had without one, is further off ({numbers})."
+        return f"No, do not rely on it: {otherwise} is no further off ({numbers})."
+    told = f"Yes: {otherwise}, the best that is to be had without one, is further off ({numbers})."
     ours, theirs = (outcome.scores[name].all().mae[0] for name in (outcome.model, errors.best))
     if ours < theirs:
         return told

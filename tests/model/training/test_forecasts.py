@@ -1,11 +1,9 @@
 """Forecasts as plain arrays: what was predicted, for when, and what came."""
 
-from datetime import UTC, datetime, timedelta
-
 import numpy as np
 
-from model.training.forecasts import Forecasts, minutes
-from tests.model.training.report.made import HOURS, LENGTH, START, outcome, series, windows
+from model.training.forecasts import Forecasts
+from tests.model.training.report.made import HOURS, LENGTH, START, series, windows
 
 
 def test_a_single_forecast_is_the_point() -> None:
@@ -45,17 +43,3 @@ def test_missing_readings_and_the_end_of_all_are_no_numbers() -> None:
     of = series(count=1)
     found = Forecasts(windows(of), np.array([99 - LENGTH, HOURS - LENGTH]), (), np.zeros((2, 2, 1)))
     assert np.isnan(found.actual).tolist() == [[False, True], [True, True]]
-
-
-def test_ticks_are_minutes_of_local_time() -> None:
-    (minute,) = minutes(series(), np.array([START + 25]))
-    when = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(minutes=int(minute))
-    assert when == datetime(2016, 10, 4, 1, tzinfo=UTC)
-
-
-def test_methods_are_the_model_and_what_it_has_to_beat() -> None:
-    found = outcome()
-    assert found.model == "S4ConvD"
-    assert [*found.methods] == ["S4ConvD", *found.baselines]
-    assert found.methods["S4ConvD"] is not None
-    assert np.array_equal(found.methods["S4ConvD"], found.forecasts.point)

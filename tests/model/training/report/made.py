@@ -1,10 +1,11 @@
 """Tests of a forecast as a run may have found them, of made-up readings."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from data.baselines import NAIVE
+from data.baselines import naive_forecasts
 from data.scores import scores
 from data.series import SeriesSet
 from data.windows import Windows, find_windows
@@ -68,11 +69,8 @@ def outcome(
 
 
 def naive(forecasts: Forecasts) -> dict[str, np.ndarray]:
-    """Each repeats the reading so many hours before; NaN before the series' start."""
-    of = forecasts.windows.series
-    start = of.offset[forecasts.owner][:, None]
-    cells = {name: forecasts.target - back for name, back in NAIVE.items()}
-    return {name: np.where(at >= start, of.reading[at], np.nan) for name, at in cells.items()}
+    """Those of the baselines."""
+    return naive_forecasts(replace(forecasts.windows, horizon=forecasts.horizon))
 
 
 def scored(

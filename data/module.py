@@ -26,6 +26,7 @@ from data.table import Source
 from data.windows import Batch, DeviceSeries, WindowLoader, Windows, find_windows
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
+SIGNED = 0.1  # share of all that is read, signs left out, above which negative ones are no slips
 RESERVED = ("prediction", "forecast", "rows")  # columns of predictions.csv and scores.csv
 
 
@@ -114,7 +115,7 @@ class SeriesDataModule(L.LightningDataModule):
         rules: Literal["none", "gepiii", "cambridge"] = "none",
         utc_offset: int | dict[str, int] | None = None,
         duplicates: Literal["error", "first", "last", "mean"] = "error",
-        transform: Literal["log1p", "none"] = "log1p",
+        transform: Literal["auto", "log1p", "none"] = "auto",
         fraction: float = 1.0,
         beyond_end: bool = False,
         batch_size: int = 256,
@@ -230,6 +231,22 @@ class SeriesDataModule(L.LightningDataModule):
             self._say(note)
         return found
 
+    def _settle_transform(self) -> None:
+        """A logarithm for energy, which is negative by a slip alone; none for signed readings."""
+        if self.transform != "auto":
+            return
+        (table, *_) = filter(
+            None, [self._train_table, *self.tables.values(), _files(self.predict_path)]
+        )
+        reading = cached_series(self._source(table), self.rules).reading
+        below, whole = np.nansum(np.maximum(-reading, 0)), np.nansum(np.abs(reading))
+        self.transform = "none" if below > SIGNED * whole else "log1p"
+        if self.transform == "none":
+            self._say(
+                f"negative readings are {below / whole:.0%} of all that was read: readings are "
+                "modelled as they are, without a logarithm (--model.transform)"
+            )
+
     def _say(self, text: str) -> None:
         """Tell the user, once."""
         if text not in self._said:
@@ -261,6 +278,7 @@ class SeriesDataModule(L.LightningDataModule):
         """
         if self.windows:
             return
+        self._settle_transform()
         parts = {} if stage == "predict" and self.predict_path else self._parts()
         to_predict = self._to_predict(parts.get("test"))
         self._refuse_steps([*parts.values(), *([to_predict] if to_predict else [])])

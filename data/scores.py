@@ -15,6 +15,8 @@ MEASURES = {
     "cv_rmse": "CV(RMSE), %",
     "nmbe": "NMBE, %",
     "mase": "MASE",
+    "pinball": "pinball loss",
+    "coverage": "coverage, %",
 }
 """Property of `Scores` -> its name in a table."""
 
@@ -32,6 +34,8 @@ class Scores:
         actual: sum of the readings.
         scale: sum over the rows of the series' mean absolute error of a seasonal naive forecast on
             the training rows; NaN where there is none.
+        pinball_sum: sum of the mean pinball loss over the quantiles; NaN where there are none.
+        inside: rows between the lowest quantile and the highest; NaN where there are none.
     """
 
     rows: np.ndarray
@@ -41,6 +45,8 @@ class Scores:
     over: np.ndarray
     actual: np.ndarray
     scale: np.ndarray
+    pinball_sum: np.ndarray
+    inside: np.ndarray
 
     @property
     def rmsle(self) -> np.ndarray:
@@ -78,6 +84,16 @@ class Scores:
         """Mean absolute scaled error (Hyndman and Koehler 2006); 1 is the seasonal naive one's."""
         return _ratio(self.absolute, self.scale)
 
+    @property
+    def pinball(self) -> np.ndarray:
+        """Mean pinball loss over the quantiles, in the readings' unit (Koenker, Bassett 1978)."""
+        return _ratio(self.pinball_sum, self.rows)
+
+    @property
+    def coverage(self) -> np.ndarray:
+        """Share of the readings between the lowest quantile and the highest, %."""
+        return 100 * _ratio(self.inside, self.rows)
+
     def all(self) -> "Scores":
         """Of all rows together, (1,) each."""
         return Scores(*(np.array([values.sum()]) for values in vars(self).values()))
@@ -88,6 +104,8 @@ def scores(
     actual: np.ndarray,
     series: np.ndarray,
     naive_error: np.ndarray,
+    levels: tuple[float, ...] = (),
+    quantiles: np.ndarray | None = None,
 ) -> Scores:
     """Scores of each series; a row whose forecast is NaN does not count.
 
@@ -96,6 +114,8 @@ def scores(
         actual: (n,), the user's units.
         series: (n,) number of each row's series, 0 to S - 1.
         naive_error: (S,) mean absolute error of a seasonal naive forecast on the training rows.
+        levels: Q levels of the quantiles, if there are any.
+        quantiles: (n, Q), likewise.
     """
     there = ~np.isnan(forecast)
     f, y = (values[there].astype(np.float64) for values in (forecast, actual))
@@ -107,6 +127,13 @@ def scores(
         return np.bincount(series, values, naive_error.size).astype(np.float64)
 
     rows = total()
+    pinball_sum = inside = np.full(naive_error.size, np.nan)
+    if quantiles is not None:
+        q = quantiles[there].astype(np.float64)
+        short = y[:, None] - q
+        at = np.array(levels)
+        pinball_sum = total(np.maximum(at * short, (at - 1) * short).mean(1))
+        inside = total((q[:, 0] <= y) & (y <= q[:, -1]))
     return Scores(
         rows=rows,
         squared_log=total(logs**2),
@@ -115,6 +142,8 @@ def scores(
         over=total(error),
         actual=total(y),
         scale=np.where(rows > 0, rows * naive_error, 0.0),
+        pinball_sum=pinball_sum,
+        inside=inside,
     )
 
 

@@ -21,6 +21,7 @@ from cuda_ops import BLOCK_KERNELS, KernelUnavailableError, check_sizes, prepare
 from data.columns import DataError
 from data.grid import HOUR, every
 from data.module import SeriesDataModule
+from data.scores import MEASURES
 from model.precision import set_matmul_precision
 from model.training.callbacks.charts import Charts
 from model.training.callbacks.hparams import HParams, flatten
@@ -260,13 +261,25 @@ class TrainCLI(LightningCLI):
         self.datamodule.prepare_data()
         self.datamodule.setup(self.subcommand)
         self._refuse_step()
-        self._show({"kernel": name, "model.kernel": name, "model.step": self.datamodule.step})
+        settled = {f"model.{of}": getattr(self.datamodule, of) for of in ("step", "transform")}
+        self._show({"kernel": name, "model.kernel": name, **settled})
+        self._watch()
         if self.subcommand == "fit" and self._chooses_epochs:
             share = self.datamodule.batch_size * self.trainer.world_size
             batches = math.ceil(len(self.datamodule.windows["train"]) / share)
             epochs = choose_epochs(batches)
             refuse_finished(self.config.fit.ckpt_path, epochs, "epochs", self.epochs_done)
             self.trainer.fit_loop.max_epochs = epochs
+
+    def _watch(self) -> None:
+        """Let the best checkpoint be that of the score that suits the data and the model."""
+        for callback in self.trainer.checkpoint_callbacks:
+            if isinstance(callback, ModelCheckpoint) and callback.monitor is not None:
+                callback.monitor = f"val/{self._watched_score}"
+
+    @property
+    def _watched_score(self) -> str:
+        return self.model.watched_score(self.datamodule.transform)
 
     def _show(self, settled: dict[str, str | int]) -> None:
         """Let the HPARAMS tab have what only the device and the data could settle."""
@@ -368,7 +381,8 @@ class TrainCLI(LightningCLI):
         best = self.best_checkpoint()
         score = trainer.checkpoint_callback.best_model_score if best else None
         if score is not None:
-            rank_zero_info(f"\nbest: validation RMSLE {score:.4f}, {best}")  # below the bar
+            name = MEASURES[self._watched_score]
+            rank_zero_info(f"\nbest: validation {name} {score:.4g}, {best}")  # below the bar
         given: dict[str, Any] = {"model": self.model, "datamodule": self.datamodule}
         if "test" in self.datamodule.windows:
             self.test(ckpt_path=best, **given)
@@ -385,7 +399,7 @@ class TrainCLI(LightningCLI):
         self.trainer.predict(return_predictions=False, **kwargs)
 
     def best_checkpoint(self) -> str | None:
-        """The checkpoint with the lowest validation RMSLE, or the last one if none was scored."""
+        """The checkpoint with the lowest validation score, or the last one if none was scored."""
         for callback in self.trainer.checkpoint_callbacks:
             if isinstance(callback, ModelCheckpoint) and callback.best_model_path:
                 return callback.best_model_path

@@ -7,7 +7,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch.optim import SGD, AdamW, Optimizer
 
-from model.forecaster import MEDIAN, Forecaster
+from model.forecaster import MEDIAN, Forecaster, Transform
 from model.optim import (
     MOMENTUM,
     OptimizerName,
@@ -35,7 +35,8 @@ class S4ConvDModule(L.LightningModule):
         horizon: how many readings ahead are forecast; set with --data.horizon.
         quantiles: levels to forecast, 0.5 among them, such as [0.1,0.5,0.9]; the loss is then the
             pinball loss. Without, one forecast, trained on RMSLE (RMSE under transform none).
-        transform: log1p models log(1 + reading), for readings >= 0; none models the reading itself.
+        transform: log1p models log(1 + reading), for readings >= 0; none models the reading itself;
+            auto is none where negative readings are more than a tenth of all that was read.
         relative: see each window relative to its last reading, and forecast the difference.
         calendar: tell the model the time of day, weekday and season of what it predicts.
         flags: tell the model which readings are 0 and which repeat the one before.
@@ -62,7 +63,7 @@ class S4ConvDModule(L.LightningModule):
         known: list[str] = [],  # noqa: B006 (never changed, as below)
         horizon: int = 1,
         quantiles: list[float] = [],  # noqa: B006
-        transform: Literal["log1p", "none"] = "log1p",
+        transform: Literal["auto", "log1p", "none"] = "auto",
         relative: bool = True,
         calendar: bool = True,
         flags: bool = False,
@@ -100,7 +101,7 @@ class S4ConvDModule(L.LightningModule):
             known=known,
             horizon=horizon,
             quantiles=quantiles,
-            transform=transform,
+            transform="log1p" if transform == "auto" else transform,  # see `setup`
             relative=relative,
             calendar=calendar,
             flags=flags,
@@ -137,17 +138,19 @@ class S4ConvDModule(L.LightningModule):
         self.forecaster.network.use_kernel(kernel)
 
     def setup(self, stage: str) -> None:
-        """Take the data's step, and the scaling from the training rows.
+        """Take the data's step and transform, and the scaling from the training rows.
 
         A checkpoint, loaded later, brings its own scaling.
         """
-        step: int = self.trainer.datamodule.step  # type: ignore[attr-defined]
-        self.forecaster.step = self.hparams["step"] = step
-        # What Lightning logs.
-        self._hparams_initial["step"] = step  # type: ignore[index,operator]
+        data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
+        for name in ("step", "transform"):
+            setattr(self.forecaster, name, getattr(data, name))
+            self.hparams[name] = getattr(data, name)
+            # What Lightning logs.
+            self._hparams_initial[name] = getattr(data, name)  # type: ignore[index,operator]
         if stage == "fit":
             self._graphed = None  # of tensors that may lie elsewhere by now
-            scaling = self.trainer.datamodule.scaling  # type: ignore[attr-defined]
+            scaling = data.scaling
             self.forecaster.fit_scaling(
                 scaling.reading_mean,
                 scaling.reading_std,
@@ -155,10 +158,15 @@ class S4ConvDModule(L.LightningModule):
                 scaling.covariate_std,
             )
             if self.forecaster.meters is not None:
-                train = self.trainer.datamodule.windows["train"]  # type: ignore[attr-defined]
-                self.forecaster.meters.learn(torch.from_numpy(train.series.keys()))
+                self.forecaster.meters.learn(torch.from_numpy(data.windows["train"].series.keys()))
             if self.start is not None:
                 rank_zero_info(self.start.apply(self.forecaster))
+
+    def watched_score(self, transform: Transform) -> str:
+        """The validation score that the best checkpoint has the least of."""
+        if self.forecaster.quantiles:
+            return "pinball"
+        return "rmse" if transform == "none" else "rmsle"
 
     def forward(
         self,

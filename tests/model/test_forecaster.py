@@ -1,12 +1,14 @@
 """Units, calendar and loss."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 from model.calendar import CALENDAR_FEATURES, calendar_features
-from model.forecaster import Forecaster
-from model.losses import rmsle, signed_log1p
+from model.forecaster import Forecaster, _before
+from model.losses import pinball, rmsle, signed_log1p
 
 B, L = 6, 12
 
@@ -154,3 +156,105 @@ def test_b02_a_negative_forecast_has_a_gradient() -> None:
     assert (p.grad < 0).all()
     assert torch.isfinite(p.grad).all()
     assert torch.isfinite(signed_log1p(torch.tensor([-1e6, -1.0, 0.0]))).all()
+
+
+# -- several readings ahead, quantiles ---------------------------------------------------------
+
+
+def test_each_of_several_is_what_a_network_of_all_steps_says_there() -> None:
+    """No forecast sees what lies further ahead: the first of three is that of a horizon of one."""
+    torch.manual_seed(3)
+    options = {"known": ["c"], "seasons": [5], "flags": True}
+    model = forecaster(horizon=3, **options)
+    reading, covariates, minute = windows()
+    known = torch.randn(B, L + 2, 1)
+    found = model(reading, covariates, minute, None, known)
+    assert found.shape == (B, 3, 1)
+    changed = known.clone()
+    changed[:, -1] += 1  # of the last tick alone
+    other = model(reading, covariates, minute, None, changed)
+    assert torch.equal(found[:, :2], other[:, :2])
+    assert (found[:, 2] != other[:, 2]).all()
+
+
+def test_what_is_known_ahead_counts_in_its_own_units() -> None:
+    """Scaled by the training rows' statistics, and the mean where it is missing."""
+    model = forecaster(known=["c"], horizon=2)
+    model.fit_scaling(3.0, 1.5, [0.5, -0.5, 7.0], [2.0, 1.0, 4.0])
+    reading, covariates, minute = windows()
+    blank = torch.full((B, L + 1, 1), torch.nan)
+    mean = torch.full((B, L + 1, 1), 7.0)
+    found = model(reading, covariates, minute, None, blank)
+    assert torch.equal(found, model(reading, covariates, minute, None, mean))
+    assert not torch.equal(found, model(reading, covariates, minute, None, mean + 4))
+
+
+def test_a_season_is_the_latest_reading_before_the_tick_that_is_a_multiple_away() -> None:
+    values = torch.arange(10.0, 20.0).unsqueeze(0)
+    found = _before(values, 4, 13)[0].tolist()
+    # Step l is about tick l + 1; the first three would need readings before the window.
+    assert found == [0, 0, 0, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19]
+    assert _before(values, 4, 15)[0].tolist()[13:] == [16, 17]
+
+
+def test_flags_tell_zeros_and_repeats() -> None:
+    model = forecaster(flags=True, calendar=False, relative=False)
+    reading = torch.tensor([[0.0, 0.0, 5.0, 5.0, 0.0, 1.0]])
+    features = model._features(
+        reading,
+        reading,
+        0 * reading[:, :1],
+        torch.zeros(1, 6, 2),
+        torch.zeros(1).long(),
+        None,
+        None,
+    )
+    assert model.features[-2:] == ["zero", "repeat"]
+    assert features[0, :, -2].tolist() == [1, 1, 0, 0, 1, 0]
+    assert features[0, :, -1].tolist() == [0, 1, 0, 1, 0, 0]
+
+
+@pytest.mark.parametrize("transform", ["log1p", "none"])
+def test_quantiles_never_cross(transform: Any) -> None:
+    torch.manual_seed(1)
+    model = forecaster(quantiles=[0.05, 0.1, 0.5, 0.9], horizon=4, transform=transform)
+    torch.nn.init.normal_(model.network.decoder.weight, std=30)
+    reading, covariates, minute = windows()
+    found = model.to_user_units(model(reading, covariates, minute))
+    assert found.shape == (B, 4, 4)
+    assert (found.diff(dim=-1) >= 0).all()
+    assert found.diff(dim=-1).max() > 0
+    assert model.median == 2
+
+
+def test_the_pinball_loss_finds_quantiles() -> None:
+    """Of an exponential distribution, whose quantile at q is -log(1 - q)."""
+    torch.manual_seed(2)
+    levels = torch.tensor([0.1, 0.5, 0.9])
+    forecast = torch.zeros(3, requires_grad=True)
+    target = torch.empty(20_000).exponential_()
+    optimizer = torch.optim.Adam([forecast], lr=0.02)
+    for _ in range(600):
+        optimizer.zero_grad()
+        pinball(forecast.expand(len(target), 3), target, levels).backward()
+        optimizer.step()
+    torch.testing.assert_close(forecast.detach(), -torch.log(1 - levels), rtol=0.05, atol=0.02)
+
+
+@pytest.mark.parametrize("quantiles", [[], [0.1, 0.5, 0.9]])
+@pytest.mark.parametrize("transform", ["log1p", "none"])
+def test_a_window_without_weight_counts_for_nothing(quantiles: Any, transform: Any) -> None:
+    """As a graph needs it of a short batch; and all alike is the plain mean."""
+    model = forecaster(quantiles=quantiles, horizon=2, transform=transform)
+    reading, covariates, minute = windows()
+    forecast, target = model(reading, covariates, minute), 100 * torch.rand(B, 2)
+    plain = model.loss(forecast[:4], target[:4])
+    weight = torch.tensor([0.25] * 4 + [0.0] * 2)
+    torch.testing.assert_close(model.loss(forecast, target, weight), plain)
+
+
+def test_the_loss_without_a_transform_is_in_deviations() -> None:
+    model = forecaster(transform="none")
+    target = torch.full((B, 1), 10.0)
+    found = model.loss(target.unsqueeze(-1) + 3.0, target)
+    assert float(found.detach()) == pytest.approx(3.0 / 1.5, rel=1e-4)

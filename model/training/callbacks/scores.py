@@ -192,8 +192,10 @@ class ScoreTable(L.Callback):
                     "whose reading to repeat is missing"
                 )
         naive_error = data.naive_error(series)
+        band = (tuple(levels), forecast.reshape(actual.size, -1)) if levels else ()
         found = {
-            name: scores(values, actual, owner, naive_error) for name, values in forecasts.items()
+            name: scores(values, actual, owner, naive_error, *(band if name == "S4ConvD" else ()))
+            for name, values in forecasts.items()
         }
         self.outcome = Outcome(
             found_by_model,
@@ -202,6 +204,12 @@ class ScoreTable(L.Callback):
             data.covariates + data.known,
         )
         rank_zero_info("\n" + measure_table(found))
+        if levels:
+            of = found["S4ConvD"].all()
+            rank_zero_info(
+                f"quantiles {levels[0]:g} to {levels[-1]:g} hold {of.coverage[0]:.1f} % of the "
+                f"readings; mean pinball loss {of.pinball[0]:.4g}"
+            )
         rank_zero_info(
             "limits: ASHRAE Guideline 14's for hourly models, CV(RMSE) 30 % and NMBE 10 %"
         )

@@ -22,9 +22,23 @@ def rows() -> Rows:
     return forecast, actual, series, np.array([5.0, 2.5, 1.0, np.nan])
 
 
-def by_formula(f: np.ndarray, y: np.ndarray, naive: float) -> dict[str, float]:
+LEVELS = (0.2, 0.5, 0.9)
+
+
+def quantiles(forecast: np.ndarray) -> np.ndarray:
+    return forecast[:, None] + [-5.0, 0.0, 12.0]
+
+
+def by_formula(
+    f: np.ndarray, y: np.ndarray, naive: float, has_band: bool = False
+) -> dict[str, float]:
     f, y = f.astype(np.float64), y.astype(np.float64)
     log = np.log1p(np.maximum(f, 0)) - np.log1p(np.maximum(y, 0))
+    by_hand = [
+        level * (value - q) if value > q else (1 - level) * (q - value)
+        for value, band in zip(y, quantiles(f), strict=True)
+        for level, q in zip(LEVELS, band, strict=True)
+    ]
     return {
         "rmsle": np.sqrt(np.mean(log**2)),
         "mae": np.mean(np.abs(f - y)),
@@ -32,6 +46,8 @@ def by_formula(f: np.ndarray, y: np.ndarray, naive: float) -> dict[str, float]:
         "cv_rmse": 100 * np.sqrt(np.mean((f - y) ** 2)) / np.mean(y),
         "nmbe": 100 * np.sum(f - y) / np.sum(y),
         "mase": np.mean(np.abs(f - y)) / naive,
+        "pinball": np.mean(by_hand) if has_band else np.nan,
+        "coverage": 100 * np.mean((f - 5 <= y) & (y <= f + 12)) if has_band else np.nan,
     }
 
 
@@ -41,11 +57,11 @@ def values(of: Scores, at: int) -> dict[str, float]:
 
 def test_each_series_for_itself(rows: Rows) -> None:
     forecast, actual, series, naive = rows
-    found = scores(forecast, actual, series, naive)
+    found = scores(forecast, actual, series, naive, LEVELS, quantiles(forecast))
     for s in (0, 1, 3):
         of = (series == s) & ~np.isnan(forecast)
         assert found.rows[s] == of.sum()
-        expected = by_formula(forecast[of], actual[of], naive[s])
+        expected = by_formula(forecast[of], actual[of], naive[s], has_band=True)
         assert values(found, s) == pytest.approx(expected, rel=1e-12, nan_ok=True)
     assert found.rows[2] == 0
     assert np.isnan([*values(found, 2).values()]).all()
@@ -55,9 +71,10 @@ def test_all_together_are_their_rows(rows: Rows) -> None:
     """Not a mean of the series' scores; MASE by what the naive forecast would have missed."""
     forecast, actual, series, naive = rows
     naive = np.nan_to_num(naive, nan=4.0)
-    found = scores(forecast, actual, series, naive).all()
+    found = scores(forecast, actual, series, naive, LEVELS, quantiles(forecast)).all()
     there = ~np.isnan(forecast)
-    expected = by_formula(forecast[there], actual[there], naive[series[there]].mean())
+    of = naive[series[there]].mean()
+    expected = by_formula(forecast[there], actual[there], of, has_band=True)
     assert values(found, 0) == pytest.approx(expected, rel=1e-12)
 
 

@@ -21,7 +21,8 @@ def windows(scale: float = 100.0) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
 def forecaster(**options) -> Forecaster:
     options = {"channels": 8, "blocks": 1, "state_size": 4} | options
     model = Forecaster(["a", "b"], **options).eval()
-    model.fit_scaling(3.0, 1.5, [0.5, -0.5], [2.0, 1.0])
+    known = len(options.get("known", []))
+    model.fit_scaling(3.0, 1.5, [0.5, -0.5] + known * [7.0], [2.0, 1.0] + known * [4.0])
     return model
 
 
@@ -180,7 +181,6 @@ def test_each_of_several_is_what_a_network_of_all_steps_says_there() -> None:
 def test_what_is_known_ahead_counts_in_its_own_units() -> None:
     """Scaled by the training rows' statistics, and the mean where it is missing."""
     model = forecaster(known=["c"], horizon=2)
-    model.fit_scaling(3.0, 1.5, [0.5, -0.5, 7.0], [2.0, 1.0, 4.0])
     reading, covariates, minute = windows()
     blank = torch.full((B, L + 1, 1), torch.nan)
     mean = torch.full((B, L + 1, 1), 7.0)

@@ -330,7 +330,7 @@ def test_a_perfect_oracle_scores_zero_beside_blank_cells(
     truth = torch.tensor(readings, dtype=torch.float32)
 
     def oracle(self: S4ConvDModule, reading: Any, covariates: Any, minute: Any, *_: Any) -> Any:
-        return truth[minute // 60 - start]
+        return truth[minute // 60 - start].view(-1, 1, 1)
 
     monkeypatch.setattr(S4ConvDModule, "forward", oracle)
     scored = run("test", "--ckpt_path", best, *one_file(path), AIR)

@@ -180,7 +180,7 @@ def test_a18_the_seed_decides_which_series(run: RunTrain, tmp_path: Path) -> Non
     def drawn(seed: int) -> list[int]:
         r = run(*options, "--data.fraction=0.2", "--seed_everything", seed)
         assert "training on 2 of 10 series" in r.text
-        return sorted(set((batches(r).target // 1000).int().tolist()))
+        return sorted(set((batches(r).target.flatten() // 1000).int().tolist()))
 
     first = drawn(1)
     assert len(first) == 2

@@ -334,6 +334,12 @@ class SeriesDataModule(L.LightningDataModule):
         """Minutes from one reading to the next, once the data are set up."""
         return next(iter(self.windows.values())).series.step
 
+    @property
+    def span(self) -> int:
+        """Minutes from the first reading that is trained on to the last."""
+        ticks = self.windows["train"].series.tick_of(self.windows["train"].cell)
+        return int(ticks.max() - ticks.min() + self.window + self.horizon) * self.step
+
     def _fit_scaling(self, train: Part) -> None:
         log1p = self.transform == "log1p"
         self.scaling, warnings = fit_scaling(

@@ -9,18 +9,23 @@ HOURS_PER_YEAR = 24 * 365.2425
 CYCLES = ((24.0, 3), (168.0, 3), (HOURS_PER_YEAR, 1))
 WAVES = tuple((period, n) for period, harmonics in CYCLES for n in range(1, harmonics + 1))
 CALENDAR_FEATURES = 2 * len(WAVES)
+NEARLY = 0.9  # of a cycle counts as the whole of it
 
 
-def calendar_features(target_minute: torch.Tensor, length: int, step: int = 60) -> torch.Tensor:
+def calendar_features(
+    target_minute: torch.Tensor, length: int, step: int = 60, span: int | None = None
+) -> torch.Tensor:
     """Sines and cosines of the tick that follows each step of a window.
 
-    A wave of two ticks or less says nothing and is 0: daily readings have no time of day. The
-    features are as many at any step, so that a network is not made for one.
+    A wave of two ticks or less says nothing and is 0: daily readings have no time of day. So is a
+    cycle that the training did not see whole: of the months that it did not see, a network can say
+    nothing, and would. The features are as many in any case, so that a network is not made for one.
 
     Args:
         target_minute: (B,), int64 minutes since 1970-01-01 00:00 of the tick after the window.
         length: L.
         step: minutes from a tick to the next.
+        span: minutes that the training spans; None: all cycles are told.
 
     Returns:
         (B, L, CALENDAR_FEATURES), float32; step L-1 describes `target_minute` itself.
@@ -32,6 +37,7 @@ def calendar_features(target_minute: torch.Tensor, length: int, step: int = 60) 
     phase = (2 * math.pi * torch.stack([turn % 1.0 for turn in turns], dim=-1)).float()
     features = torch.cat([phase.sin(), phase.cos()], dim=-1)
     for number, (period, n) in enumerate(WAVES):
-        if 60 * period / n <= 2 * step:
+        too_long = span is not None and NEARLY * 60 * period > span
+        if too_long or 60 * period / n <= 2 * step:
             features[..., number :: len(WAVES)] = 0  # its sine and its cosine
     return features

@@ -43,6 +43,7 @@ class Forecaster(nn.Module):
         meter_features: how many numbers the network is told of each meter, which it learns; see
             `MeterFeatures`.
         step: minutes from one reading to the next.
+        span: minutes that the training spans: the calendar has no longer cycle; None: it has all.
         published: run the network in the form of `PublishedS4ConvD`, which is the same function.
         network: the other arguments of `S4ConvD`.
     """
@@ -68,6 +69,7 @@ class Forecaster(nn.Module):
         seasons: list[int] = [],  # noqa: B006
         meter_features: int = 0,
         step: int = 60,
+        span: int | None = None,
         published: bool = False,
         **network: Any,
     ) -> None:
@@ -80,6 +82,7 @@ class Forecaster(nn.Module):
         self.relative = relative
         self.calendar = calendar
         self.step = step
+        self.span = span
         self.flags = flags
         self.seasons = list(seasons)
         self.meters = MeterFeatures(meter_features) if meter_features else None
@@ -217,7 +220,9 @@ class Forecaster(nn.Module):
         if self.relative:
             features.append(level.expand(-1, steps).unsqueeze(-1))
         if self.calendar:
-            features.append(calendar_features(minute + more * self.step, steps, self.step))
+            features.append(
+                calendar_features(minute + more * self.step, steps, self.step, self.span)
+            )
         if self.meters is not None:
             nobody = torch.zeros_like(minute)  # 0 is no meter's key
             own = self.meters(nobody if key is None else key)

@@ -19,6 +19,7 @@ ELSEWHERE = {name: f"data.{name}" for name in ("window", "horizon", "covariates"
 # Hyperparameters that older checkpoints do not have, and what they were without them.
 LATER: dict[str, Any] = {
     "step": HOUR,
+    "span": None,
     "meter_features": 0,
     "horizon": 1,
     "known": [],

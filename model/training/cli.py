@@ -137,6 +137,7 @@ class TrainCLI(LightningCLI):
         parser.link_arguments("model.transform", "data.transform")
         # No option: the data or a checkpoint say it.
         parser.link_arguments("data.window", "model.step", lambda window: HOUR)
+        parser.link_arguments("data.window", "model.span", lambda window: None)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse, or end with a short help or a short complaint."""

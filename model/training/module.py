@@ -43,6 +43,7 @@ class S4ConvDModule(L.LightningModule):
         seasons: tell the model the reading that lies so many ticks before each predicted one.
         meter_features: numbers that are learnt for each meter, by which it is told from the others.
         step: minutes from one reading to the next, which the data say.
+        span: minutes that the training rows span, likewise: the calendar has no longer cycle.
         norm: LayerNorm in each block; the published network has none.
         init: start of the filters, s4d_lin or as published.
         channels: H, the width.
@@ -70,6 +71,7 @@ class S4ConvDModule(L.LightningModule):
         seasons: list[int] = [],  # noqa: B006
         meter_features: int = 0,
         step: int = 60,
+        span: int | None = None,
         norm: bool = True,
         init: Literal["s4d_lin", "published"] = "s4d_lin",
         channels: int = 64,
@@ -108,6 +110,7 @@ class S4ConvDModule(L.LightningModule):
             seasons=seasons,
             meter_features=meter_features,
             step=step,
+            span=span,
             norm=norm,
             init=init,
             channels=channels,
@@ -138,12 +141,12 @@ class S4ConvDModule(L.LightningModule):
         self.forecaster.network.use_kernel(kernel)
 
     def setup(self, stage: str) -> None:
-        """Take the data's step and transform, and the scaling from the training rows.
+        """Take the data's step, transform and span, and the scaling from the training rows.
 
         A checkpoint, loaded later, brings its own scaling.
         """
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
-        for name in ("step", "transform"):
+        for name in ("step", "transform", "span")[: 3 if stage == "fit" else 2]:
             setattr(self.forecaster, name, getattr(data, name))
             self.hparams[name] = getattr(data, name)
             # What Lightning logs.

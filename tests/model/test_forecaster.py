@@ -159,6 +159,20 @@ def test_b02_a_negative_forecast_has_a_gradient() -> None:
     assert torch.isfinite(signed_log1p(torch.tensor([-1e6, -1.0, 0.0]))).all()
 
 
+def test_a_cycle_that_training_did_not_see_whole_is_not_told() -> None:
+    """Half a year of training: a network asked in autumn would make something of its season."""
+    minute = 60 * torch.tensor([413_000])
+    whole = calendar_features(minute, 5)
+    of_half, of_year = (calendar_features(minute, 5, span=days * 24 * 60) for days in (182, 364))
+    waves = CALENDAR_FEATURES // 2
+    year = [waves - 1, 2 * waves - 1]  # its sine and its cosine
+    others = [n for n in range(CALENDAR_FEATURES) if n not in year]
+    assert torch.equal(of_year, whole)
+    assert (of_half[..., year] == 0).all()
+    assert torch.equal(of_half[..., others], whole[..., others])
+    assert (calendar_features(minute, 5, span=5 * 24 * 60)[..., 3] == 0).all()  # of the week
+
+
 # -- several readings ahead, quantiles ---------------------------------------------------------
 
 

@@ -43,6 +43,14 @@ class Roles:
     series: tuple[str, ...] | None = None
     time_format: str | None = None
 
+    @property
+    def words(self) -> str:
+        """They in words."""
+        if self.wide:
+            return f"timestamp {self.timestamp}, each series in a column"
+        ids = f"id {', '.join(self.id)}" if self.id else "no id"
+        return f"{ids}, timestamp {self.timestamp}, target {self.target}"
+
 
 GEPIII_ROLES = Roles()
 
@@ -55,8 +63,8 @@ class DataError(ValueError):
     """The data, or what was asked of them, cannot be used; the message says what to do."""
 
 
-def files_words(files: Files) -> str:
-    """A table by its files."""
+def files_words(files: tuple[object, ...]) -> str:
+    """A table by its files, or what else it was read from."""
     more = len(files) - 1
     return f"{files[0]}" + (f" and {more} more file{'s' * (more > 1)}" if more else "")
 
@@ -92,7 +100,7 @@ def require_columns(
     missing = [name for name in needed if name not in present]
     if missing:
         raise DataError(
-            f"{path}: no column {', '.join(map(repr, missing))}; the file's columns are "
+            f"{path}: no column {', '.join(map(repr, missing))}; its columns are "
             f"{', '.join(present)}. {remedy}"
         )
     twice = [name for name in needed if present.count(name) > 1]

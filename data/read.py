@@ -1,4 +1,4 @@
-"""One file, csv or Parquet, into typed columns; a bad cell is named by file, column and row."""
+"""A file or a frame into typed columns; a bad cell is named by file, column and row."""
 
 import csv
 import gzip
@@ -16,6 +16,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from data.columns import METER_NAMES, DataError, meter_code
+from data.frame import Frame, Piece
 
 SEPARATORS = ",;\t|"
 NULLS = ["", "NA", "N/A", "#N/A", "n/a", "NaN", "nan", "null", "NULL", "None"]
@@ -31,8 +32,10 @@ TIME_FORMATS = (*(f"{date} {clock}" for date in DATES for clock in CLOCKS), *DAT
 ZONE = re.compile(r":\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)$")
 
 
-def column_names(path: Path) -> list[str]:
-    """The names in a file's header."""
+def column_names(path: Piece) -> list[str]:
+    """The names in a file's header, or a frame's."""
+    if isinstance(path, Frame):
+        return path.table.column_names
     with _naming(path):
         if _is_parquet(path):
             return list(pq.read_schema(path).names)
@@ -40,12 +43,12 @@ def column_names(path: Path) -> list[str]:
 
 
 def read_columns(
-    path: Path, wanted: dict[str, Kind], time_format: str | None = None
+    path: Piece, wanted: dict[str, Kind], time_format: str | None = None
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Read some columns of a csv, csv.gz or Parquet file.
+    """Read some columns of a csv, csv.gz or Parquet file, or of a frame.
 
     Args:
-        path: the file.
+        path: the file, or the frame.
         wanted: names, all present, and what they are. A time becomes int64 minutes since 1970-01-01
             (of the time as written), a meter its int64 code, an id int64 (or text, where some are
             no whole numbers), a number float64, NaN for a blank, a null word or a value beyond
@@ -61,7 +64,9 @@ def read_columns(
     """
     notes: list[str] = []
     with _naming(path):
-        if _is_parquet(path):
+        if isinstance(path, Frame):
+            table = path.table
+        elif _is_parquet(path):
             table = pq.read_table(path, columns=list(wanted))
         else:
             table = _read_csv(path, wanted, notes)
@@ -84,13 +89,15 @@ def read_columns(
     return columns, notes
 
 
-def row_name(path: Path, index: int) -> str:
+def row_name(path: Piece, index: int) -> str:
     """How a person finds row `index` (from 0) again: a text file's line, a Parquet file's row."""
+    if isinstance(path, Frame):
+        return f"row {index} (from 0)"
     return f"row {index + 1}" if _is_parquet(path) else f"line {index + 1 + HEADER_LINE}"
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def _naming(path: Piece) -> Iterator[None]:
     """Name the file in what goes wrong while it is opened and decoded."""
     try:
         yield
@@ -160,7 +167,7 @@ def _first_bad(column: pa.ChunkedArray, target: pa.DataType) -> int:
     return low
 
 
-def _cast(column: pa.ChunkedArray, target: pa.DataType, where: str, path: Path, remedy: str):
+def _cast(column: pa.ChunkedArray, target: pa.DataType, where: str, path: Piece, remedy: str):
     if pa.types.is_string(column.type):
         column = pc.utf8_trim_whitespace(column)
     try:
@@ -174,7 +181,7 @@ def _cast(column: pa.ChunkedArray, target: pa.DataType, where: str, path: Path, 
         ) from error
 
 
-def _refuse_nulls(column: pa.ChunkedArray, where: str, path: Path) -> None:
+def _refuse_nulls(column: pa.ChunkedArray, where: str, path: Piece) -> None:
     if column.null_count:
         bad = int(np.flatnonzero(column.is_null().to_numpy())[0])
         raise DataError(
@@ -183,7 +190,7 @@ def _refuse_nulls(column: pa.ChunkedArray, where: str, path: Path) -> None:
 
 
 def _minutes(
-    column: pa.ChunkedArray, where: str, path: Path, time_format: str | None, notes: list[str]
+    column: pa.ChunkedArray, where: str, path: Piece, time_format: str | None, notes: list[str]
 ) -> np.ndarray:
     if pa.types.is_timestamp(column.type) and column.type.tz is not None:
         raise DataError(
@@ -206,7 +213,7 @@ def _minutes(
 
 
 def _parsed(
-    column: pa.ChunkedArray, where: str, path: Path, time_format: str | None, notes: list[str]
+    column: pa.ChunkedArray, where: str, path: Piece, time_format: str | None, notes: list[str]
 ) -> pa.ChunkedArray:
     """Times that were written in another way than ISO 8601's; others as they are."""
     if time_format is None:
@@ -241,7 +248,7 @@ def _parsed(
     return next(iter(fitting.values()), column)
 
 
-def _meter_codes(column: pa.ChunkedArray, where: str, path: Path) -> np.ndarray:
+def _meter_codes(column: pa.ChunkedArray, where: str, path: Piece) -> np.ndarray:
     _refuse_nulls(column, where, path)
     if not pa.types.is_string(column.type):
         return _cast(column, pa.int64(), where, path, "write a meter's code or name").to_numpy()
@@ -255,14 +262,14 @@ def _meter_codes(column: pa.ChunkedArray, where: str, path: Path) -> np.ndarray:
     return np.array(codes, dtype=np.int64)[encoded.indices.to_numpy()]
 
 
-def _identifiers(column: pa.ChunkedArray, where: str, path: Path) -> np.ndarray:
+def _identifiers(column: pa.ChunkedArray, where: str, path: Piece) -> np.ndarray:
     _refuse_nulls(column, where, path)
     if pa.types.is_string(column.type):
         return column.to_numpy().astype(np.str_)
     return _cast(column, pa.int64(), where, path, "write a whole number or a name").to_numpy()
 
 
-def _numbers(column: pa.ChunkedArray, where: str, path: Path, notes: list[str]) -> np.ndarray:
+def _numbers(column: pa.ChunkedArray, where: str, path: Piece, notes: list[str]) -> np.ndarray:
     if pa.types.is_string(column.type):
         column = pc.utf8_trim_whitespace(column)
         null = pc.is_in(column, value_set=pa.array(NULLS))

@@ -1,4 +1,4 @@
-"""The files of a table into readings, one behind the other, each of which can be found again."""
+"""The files of a table, or a frame, into readings, each of which can be found again."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,12 +10,12 @@ from data.columns import (
     METER,
     SERIES,
     DataError,
-    Files,
     Roles,
     files_words,
     require_columns,
     series_words,
 )
+from data.frame import Frame, Piece
 from data.read import Kind, column_names, read_columns, row_name
 
 NAME_THEM = (
@@ -24,11 +24,14 @@ NAME_THEM = (
 )
 
 
+TRAINED_ON = "The model was trained on a table with such a column."
+
+
 @dataclass(frozen=True)
 class Source:
-    """Files of one data set, and how they are to be read."""
+    """Files of one data set, or a frame, and how they are to be read."""
 
-    table: Files  # of the readings
+    table: tuple[Piece, ...]  # of the readings
     roles: Roles = GEPIII_ROLES
     weather_path: Path | None = None
     metadata_path: Path | None = None
@@ -46,14 +49,15 @@ class Source:
     @property
     def paths(self) -> list[Path]:
         """The files of this source."""
-        return [*self.table, *(p for p in (self.weather_path, self.metadata_path) if p)]
+        pieces = (*self.table, self.weather_path, self.metadata_path)
+        return [piece for piece in pieces if isinstance(piece, Path)]
 
 
 @dataclass
 class Readings:
     """The n readings of a table, file by file, each in the order of its file."""
 
-    files: Files
+    files: tuple[Piece, ...]
     lines: list[int]  # rows of each file
     sizes: list[int]  # readings of each: reading i of a file is from its row i modulo its rows
     time: str  # the column of times
@@ -72,9 +76,9 @@ class Readings:
     @property
     def name(self) -> str:
         """What it is called in a note."""
-        return files_words((Path(self.files[0].name), *self.files[1:]))
+        return files_words((self.files[0].name, *self.files[1:]))
 
-    def place(self, index: int) -> tuple[Path, str]:
+    def place(self, index: int) -> tuple[Piece, str]:
         """Where a person finds a reading: its file, and the row in it."""
         ends = np.cumsum(self.sizes)
         number = int(np.searchsorted(ends, index, side="right"))
@@ -131,13 +135,18 @@ def _joined(parts: list[Readings]) -> Readings:
     )
 
 
-def _read_long(source: Source, path: Path) -> Readings:
+def _remedy(path: Piece) -> str:
+    """What to do about a column that is not there."""
+    return TRAINED_ON if isinstance(path, Frame) else NAME_THEM
+
+
+def _read_long(source: Source, path: Piece) -> Readings:
     """A file with a row for each reading."""
     roles = source.roles
     present = column_names(path)
     as_gepiii = roles == GEPIII_ROLES
     needed = (*roles.id, roles.timestamp, roles.target)
-    require_columns(path, present, needed, NAME_THEM)
+    require_columns(path, present, needed, _remedy(path))
     kinds: dict[str, Kind] = dict.fromkeys(roles.id, "id")
     if as_gepiii:
         kinds[METER] = "meter"
@@ -159,15 +168,15 @@ def _read_long(source: Source, path: Path) -> Readings:
     )
 
 
-def _read_wide(source: Source, path: Path) -> Readings:
+def _read_wide(source: Source, path: Piece) -> Readings:
     """A file with a row for each time and a column for each series."""
     roles = source.roles
     present = column_names(path)
     others = {roles.timestamp, *source.covariates}
     names = roles.series or tuple(name for name in present if name not in others)
-    require_columns(path, present, (roles.timestamp, *names), NAME_THEM)
+    require_columns(path, present, (roles.timestamp, *names), _remedy(path))
     if not names:
-        raise DataError(f"{path}: no column is left for a series. {NAME_THEM}")
+        raise DataError(f"{path}: no column is left for a series. {_remedy(path)}")
     own = [name for name in source.covariates if name in present]
     kinds: dict[str, Kind] = {roles.timestamp: "time"}
     kinds |= dict.fromkeys([*names, *own], "number")

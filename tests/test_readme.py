@@ -45,8 +45,9 @@ def test_the_map_of_the_code_names_every_module() -> None:
     for package in ("cuda_ops", "model", "data"):
         for path in (ROOT / package).glob("*.py"):
             assert path.name in section or path.name == "__init__.py", path
-    for path in (ROOT / "model" / "training").glob("*.py"):
-        assert path.name in section or path.name == "__init__.py", path
+    for package in ("training", "inference"):
+        for path in (ROOT / "model" / package).glob("*.py"):
+            assert path.name in section or path.name == "__init__.py", path
 
 
 def test_files_that_the_readme_shows_exist() -> None:

@@ -4,29 +4,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 from jsonargparse import Namespace
 from lightning.pytorch.utilities import rank_zero_info
 
-from data.grid import HOUR
+from data.columns import GEPIII_ROLES, DataError
+from model.inference.checkpoint import load_checkpoint, roles_of
 from model.training.errors import UsageError
 
 # Hyperparameters that a run may set anew; the others make model and optimiser what they are.
 OF_THE_RUN = {"lr", "weight_decay", "dropout"}
 # Hyperparameters of the model that the command line sets elsewhere.
 ELSEWHERE = {name: f"data.{name}" for name in ("window", "horizon", "covariates", "known")}
-# Hyperparameters that older checkpoints do not have, and what they were without them.
-LATER: dict[str, Any] = {
-    "step": HOUR,
-    "span": None,
-    "meter_features": 0,
-    "horizon": 1,
-    "known": [],
-    "quantiles": [],
-    "flags": False,
-    "seasons": [],
-}
 
 
 def read_checkpoint(path: Path, option: str = "ckpt_path") -> dict[str, Any]:
@@ -35,18 +24,10 @@ def read_checkpoint(path: Path, option: str = "ckpt_path") -> dict[str, Any]:
     Raises:
         UsageError: there is none, or it is something else.
     """
-    if not path.is_file():
-        raise UsageError(f"--{option}: there is no file {path}")
     try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever is in that file
-        raise UsageError(f"--{option}: {path} cannot be read as a checkpoint") from error
-    hparams = checkpoint.get("hyper_parameters", {}) if isinstance(checkpoint, dict) else {}
-    if "covariates" not in hparams:
-        raise UsageError(f"--{option}: {path} was not written by train.py")
-    for name, value in LATER.items():
-        hparams.setdefault(name, value)
-    return checkpoint
+        return load_checkpoint(path)
+    except DataError as error:
+        raise UsageError(f"--{option}: {error}") from error
 
 
 def adopt_checkpoint(config: Namespace, checkpoint: dict[str, Any], args: list[str]) -> None:
@@ -74,6 +55,29 @@ def adopt_checkpoint(config: Namespace, checkpoint: dict[str, Any], args: list[s
             rank_zero_info(f"{option} is {value}, from the checkpoint, not {config[option]}")
         config[option] = config[f"model.{name}"] = value
     config["data.transform"] = config["model.transform"]
+
+
+def adopt_roles(config: Namespace, checkpoint: dict[str, Any], args: list[str]) -> None:
+    """Let a file to predict have the columns of the table that was trained on.
+
+    An option that says what one of them is says it of all: the checkpoint is then not asked.
+    """
+    roles = roles_of(checkpoint)
+    columns: dict[str, Any] = {
+        "id": list(roles.id),
+        "timestamp": roles.timestamp,
+        "target": roles.target,
+        "layout": "wide" if roles.wide else "long",
+        "series": None if roles.series is None else list(roles.series),
+        "time_format": roles.time_format,
+    }
+    named = command_line_options(args) | config_file_options(args)
+    file = config.data.predict_path
+    if file is None or roles == GEPIII_ROLES or named & {f"data.{name}" for name in columns}:
+        return
+    for name, value in columns.items():
+        config[f"data.{name}"] = value
+    rank_zero_info(f"{file.name}: columns as in the checkpoint's table ({roles.words})")
 
 
 def command_line_options(args: list[str]) -> set[str]:

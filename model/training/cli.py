@@ -34,6 +34,7 @@ from model.training.callbacks.scores import ScoreTable
 from model.training.callbacks.timing import Timing
 from model.training.checkpoint import (
     adopt_checkpoint,
+    adopt_roles,
     command_line_options,
     config_file_options,
     read_checkpoint,
@@ -172,6 +173,8 @@ class TrainCLI(LightningCLI):
         if path is not None:
             checkpoint = read_checkpoint(Path(path))
             adopt_checkpoint(config, checkpoint, self.raw_args)
+            if subcommand == "predict":
+                adopt_roles(config, checkpoint, self.raw_args)
             if subcommand == "fit":
                 self.epochs_done = epochs_done(checkpoint)
                 steps = checkpoint["global_step"]

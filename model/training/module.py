@@ -1,5 +1,6 @@
 """S4ConvD as a LightningModule."""
 
+from dataclasses import asdict
 from typing import Any, Literal
 
 import lightning as L
@@ -8,6 +9,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch.optim import SGD, AdamW, Optimizer
 
 from model.forecaster import MEDIAN, Forecaster, Transform
+from model.inference.checkpoint import NO_SCALING
 from model.optim import (
     MOMENTUM,
     OptimizerName,
@@ -331,11 +333,13 @@ class S4ConvDModule(L.LightningModule):
                     counts[name] = min(counts[name], counts["ready"] - 1)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Note what trained these weights, for whoever asks: no run reads the note.
+        """Say which columns were trained on, and note what trained: no run reads the note.
 
         Plain types, so that the file loads with `weights_only=True`.
         """
         self._keep_epoch_open(checkpoint["loops"])
+        data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
+        checkpoint["roles"] = asdict(data.roles)
         on_cuda = self.device.type == "cuda"
         checkpoint["notes"] = {
             "kernel": self.kernel,
@@ -350,10 +354,7 @@ class S4ConvDModule(L.LightningModule):
             UsageError: the checkpoint holds none.
         """
         if not checkpoint["state_dict"].get("forecaster.fitted", torch.tensor(False)):
-            raise UsageError(
-                "the checkpoint holds no scaling, so its forecasts would be in no known unit; "
-                "take one that train.py wrote"
-            )
+            raise UsageError(NO_SCALING)
         if self.forecaster.meters is not None:
             known = checkpoint["state_dict"]["forecaster.meters.known"]
             self.forecaster.meters.make_room(known.numel())

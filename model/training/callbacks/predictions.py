@@ -1,47 +1,15 @@
-"""Forecasts as a file, a row for each tick that a window predicts."""
+"""Forecasts as a file."""
 
 from pathlib import Path
 from typing import Any
 
 import lightning as L
-import numpy as np
-import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 from lightning.pytorch.utilities import rank_zero_info
 
-from data.columns import TIME
-from data.windows import Windows
-from model.forecaster import MEDIAN
+from model.inference.predictions import prediction_table
 from model.training.callbacks.rows import RowCollector
-
-
-def prediction_table(
-    windows: Windows, cell: np.ndarray, forecast: np.ndarray, quantiles: list[float]
-) -> pa.Table:
-    """A row for each window and each tick that it predicts.
-
-    The series' own columns, timestamp (as in the input), horizon (1 for the first tick after the
-    window; where there are several), prediction (in the user's units) and a column a quantile.
-
-    Args:
-        windows: what was predicted.
-        cell: (n,) the windows' first cells.
-        forecast: (n, horizon, Q), the user's units.
-        quantiles: their levels, or none.
-    """
-    series, ahead = windows.series, np.arange(windows.horizon)
-    owner = np.repeat(series.series_of(cell), windows.horizon)
-    minute = series.minute((series.tick_of(cell) + windows.length)[:, None] + ahead).ravel()
-    columns = {name: pa.array(values[owner]) for name, values in series.ids.items()}
-    columns[TIME] = pa.array(minute.astype("datetime64[m]").astype("datetime64[s]"))
-    if windows.horizon > 1:
-        columns["horizon"] = pa.array(np.tile(ahead + 1, cell.size))
-    median = quantiles.index(MEDIAN) if quantiles else 0
-    columns["prediction"] = pa.array(forecast[..., median].ravel())
-    for number, level in enumerate(quantiles):
-        columns[f"quantile_{level:g}"] = pa.array(forecast[..., number].ravel())
-    return pa.table(columns)
 
 
 class PredictionFile(L.Callback):

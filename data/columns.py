@@ -45,7 +45,7 @@ class Roles:
 
     @property
     def words(self) -> str:
-        """They in words."""
+        """The columns in words."""
         if self.wide:
             return f"timestamp {self.timestamp}, each series in a column"
         ids = f"id {', '.join(self.id)}" if self.id else "no id"

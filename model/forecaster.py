@@ -213,7 +213,8 @@ class Forecaster(nn.Module):
     ) -> torch.Tensor:
         """(B, L + horizon - 1, F), in the order of `feature_names`; what is not known is 0."""
         more = self.horizon - 1
-        steps = reading.shape[1] + more
+        windows, length = reading.shape
+        steps = length + more
         relative = scaled - level
         past = [relative.unsqueeze(-1), self._scaled(covariates, slice(0, self.past))]
         features = [F.pad(torch.cat(past, dim=-1), (0, 0, 0, more))]
@@ -235,8 +236,8 @@ class Forecaster(nn.Module):
         if known is not None:
             features.append(self._scaled(known, slice(self.past, None)))
         if more:
-            is_ahead = torch.arange(steps, device=scaled.device) >= reading.shape[1]
-            features.append(is_ahead.to(scaled.dtype).view(1, -1, 1).expand(len(reading), -1, -1))
+            is_ahead = torch.arange(steps, device=scaled.device) >= length
+            features.append(is_ahead.to(scaled.dtype).view(1, -1, 1).expand(windows, -1, -1))
         return torch.cat(features, dim=-1)
 
     def _scaled(self, covariates: torch.Tensor, columns: slice) -> torch.Tensor:

@@ -433,7 +433,7 @@ def _no_noise(record: logging.LogRecord) -> bool:
     return not any(phrase in record.getMessage() for phrase in NOISE)
 
 
-def main(args: list[str] | None = None) -> TrainCLI:
+def main(args: list[str] | None = None) -> TrainCLI | None:
     """Run the command line; a user's mistake ends in one message and exit code 2."""
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_no_noise)
     for message in (".*LeafSpec.*", "The dirpath has changed"):
@@ -450,6 +450,11 @@ def main(args: list[str] | None = None) -> TrainCLI:
             from model.training.compare.command import CompareCLI  # which is a TrainCLI
 
             return CompareCLI(args)
+        if args[0] == "export":
+            from model.training.export import export
+
+            export(args[1:])
+            return None
         return TrainCLI(args)
     except (DataError, KernelUnavailableError, UsageError) as error:
         sys.stderr.write(f"error: {error}\n")

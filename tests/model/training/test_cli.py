@@ -30,7 +30,7 @@ def test_help_is_short(run: Runner, flag: str) -> None:
     lines = shown.text.splitlines()
     assert len(lines) <= 40
     assert [line for line in lines if len(line) > 80] == []
-    usage = "usage: python train.py [fit|validate|test|predict|inspect|compare] [options]"
+    usage = "usage: python train.py [command] [options]"
     assert lines[0] == usage
     for name in (*(f"--{name} " for name in TOP_OPTIONS), *COMMANDS):
         assert sum(line.strip().startswith(name) for line in lines) == 1, name

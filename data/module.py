@@ -16,6 +16,7 @@ from data.baselines import linear_forecast, naive_forecasts, season
 from data.boosting import MAX_FIT_WINDOWS, TREES, boosting_is_installed, lightgbm_forecast
 from data.cache import cache_folder, cached_series
 from data.columns import GEPIII_ROLES, TIME, DataError, Files, Roles, files_words
+from data.dlinear import dlinear_forecast
 from data.grid import every
 from data.rules import GEPIII_UTC_OFFSET
 from data.scaling import fit_scaling
@@ -65,6 +66,8 @@ class SeriesDataModule(L.LightningDataModule):
         test_end: last date of test; without it, the end of the data.
         val_fraction: share of time for validation, where no dates are given.
         test_fraction: share of time for test, where no dates are given.
+        look_back: windows of validation and test may begin in the split before; what they predict
+            lies in their own, so that every reading of it is predicted.
         window: readings that the model sees, 48 hours of hourly ones say.
         horizon: readings that it forecasts, all in one pass.
         covariates: columns beside the reading, of the weather or of the meter file; none beside
@@ -107,6 +110,7 @@ class SeriesDataModule(L.LightningDataModule):
         test_end: str | None = None,
         val_fraction: float = 0.15,
         test_fraction: float = 0.15,
+        look_back: bool = False,
         window: int = 48,
         horizon: int = 1,
         covariates: list[str] = ["air_temperature", "cloud_coverage", "dew_temperature"],  # noqa: B006 (jsonargparse shows it in --help; never changed)
@@ -146,6 +150,7 @@ class SeriesDataModule(L.LightningDataModule):
         self.ends = {"train_end": train_end, "val_end": val_end, "test_end": test_end}
         self.val_fraction = val_fraction
         self.test_fraction = test_fraction
+        self.look_back = look_back
         self.window = window
         self.horizon = horizon
         both = sorted(set(covariates) & set(known))
@@ -365,7 +370,7 @@ class SeriesDataModule(L.LightningDataModule):
         return find_windows(
             part.series,
             self.window,
-            first,
+            first - self.window * self.look_back,  # of training, that is before the first reading
             last + self.horizon * beyond,
             horizon=self.horizon,
             target_known=target_known,
@@ -471,7 +476,12 @@ class SeriesDataModule(L.LightningDataModule):
         forecasts = naive_forecasts(windows)
         if "train" in self.windows:
             train = self.windows["train"]
-            forecasts["linear"] = linear_forecast(train, windows)
+            log1p = self.transform == "log1p"
+            if log1p:
+                forecasts["linear"] = linear_forecast(train, windows)
+            if self.horizon > 1 or not log1p:
+                val = self.windows["val"]
+                forecasts["DLinear"] = dlinear_forecast(train, val, windows, log1p)
             if self.boosting and boosting_is_installed():
                 count = min(len(train), MAX_FIT_WINDOWS)
                 models = f"{self.horizon} times " if self.horizon > 1 else ""

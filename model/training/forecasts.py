@@ -86,12 +86,15 @@ class Outcome:
             ones are named as in `data.baselines.look_backs`.
         scores: name of the model or of a baseline -> its scores by series; the model comes first.
         covariates: names of the series' covariates, in their order.
+        measure: what its tables lead with, a property of `Scores`: rmsle, or rmse where readings
+            are modelled without a logarithm, as they may be negative.
     """
 
     forecasts: Forecasts
     baselines: dict[str, np.ndarray]
     scores: dict[str, Scores]
     covariates: tuple[str, ...]
+    measure: str = "rmsle"
 
     @property
     def model(self) -> str:

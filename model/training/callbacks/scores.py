@@ -28,36 +28,54 @@ def rmsle(forecast: np.ndarray, actual: np.ndarray) -> float:
     return float(np.sqrt(np.mean((logs[0] - logs[1]) ** 2)))
 
 
+def rmse(forecast: np.ndarray, actual: np.ndarray) -> float:
+    """RMSE over the rows where there is a forecast."""
+    error = (forecast.astype(np.float64) - actual)[~np.isnan(forecast)]
+    return float(np.sqrt(np.mean(error**2))) if error.size else float("nan")
+
+
 Cells = list[list[str]]
 """A table, its first row the heads."""
 
 
-def score_table(actual: np.ndarray, forecasts: dict[str, np.ndarray], meter: np.ndarray) -> str:
-    """`score_cells` as text of at most 80 columns."""
-    return _text(score_cells(actual, forecasts, meter))
+def score_table(
+    actual: np.ndarray,
+    forecasts: dict[str, np.ndarray],
+    meter: np.ndarray,
+    measure: str = "rmsle",
+) -> str:
+    """`score_cells` as text of at most 80 columns, if there are no more than six forecasts."""
+    return _text(score_cells(actual, forecasts, meter, measure))
 
 
-def score_cells(actual: np.ndarray, forecasts: dict[str, np.ndarray], meter: np.ndarray) -> Cells:
-    """RMSLE of each forecast, over all rows and by meter type.
+def score_cells(
+    actual: np.ndarray,
+    forecasts: dict[str, np.ndarray],
+    meter: np.ndarray,
+    measure: str = "rmsle",
+) -> Cells:
+    """RMSLE or RMSE of each forecast, over all rows and by meter type.
 
     Args:
         actual: (n,) readings.
         forecasts: name -> (n,), NaN where there is none.
         meter: (n,) the code of each row's meter type.
+        measure: rmsle, or rmse.
     """
+    score, form = (rmsle, "{:.4f}".format) if measure == "rmsle" else (rmse, _number)
     rows = {"all": np.ones(meter.size, dtype=bool)}
     if np.unique(meter).size > 1:
         rows |= {meter_label(int(code)): meter == code for code in np.unique(meter)}
-    table = [["test RMSLE", "rows", *_heads(forecasts)]]
+    table = [[f"test {MEASURES[measure]}", "rows", *_heads(forecasts)]]
     for label, chosen in rows.items():
-        found = [rmsle(forecast[chosen], actual[chosen]) for forecast in forecasts.values()]
-        cells = [f"{score:.4f}" if np.isfinite(score) else "-" for score in found]
+        found = [score(forecast[chosen], actual[chosen]) for forecast in forecasts.values()]
+        cells = [form(value) if np.isfinite(value) else "-" for value in found]
         table.append([label[:15], f"{int(chosen.sum()):,}", *cells])
     return table
 
 
 def measure_table(found: dict[str, Scores]) -> str:
-    """`measure_cells` as text of at most 80 columns."""
+    """`measure_cells` as text of at most 80 columns, if there are no more than six forecasts."""
     return "\n".join(map(_text, measure_cells(found)))
 
 
@@ -80,6 +98,20 @@ def measure_cells(found: dict[str, Scores]) -> tuple[Cells, Cells]:
         middle.append([label, "", *map(_number, medians)])
     middle.append(["in the limits", "", *(f"{within_limits(of):,}" for of in found.values())])
     return table, middle
+
+
+def standardised_table(found: dict[str, Scores], deviation: float) -> str:
+    """Errors of all rows in units of the training rows' standard deviation, as papers give them.
+
+    Args:
+        found: name of a forecast -> its scores by meter.
+        deviation: of the readings in the training rows.
+    """
+    everything = [of.all() for of in found.values()]
+    squares = [_number((of.rmse[0] / deviation) ** 2) for of in everything]
+    sizes = [_number(of.mae[0] / deviation) for of in everything]
+    heads = ["standardised", "", *_heads(found)]
+    return _text([heads, ["MSE", "", *squares], ["MAE", "", *sizes]])
 
 
 def meter_scores(found: dict[str, Scores], series: SeriesSet) -> pa.Table:
@@ -142,8 +174,8 @@ def _text(table: Cells) -> str:
 class ScoreTable(L.Callback):
     """After a test: what the model and the baselines are worth on the same rows.
 
-    RMSLE by meter type and the other measures are printed, and all of them by meter are written to
-    scores.csv in the run's folder.
+    RMSLE by meter type (RMSE, if readings are modelled without a logarithm) and the other measures
+    are printed, and all of them by meter are written to scores.csv in the run's folder.
 
     Attributes:
         outcome: what the latest test found, in the process that tells of it; None elsewhere.
@@ -183,7 +215,8 @@ class ScoreTable(L.Callback):
         found_by_model = Forecasts(windows, cell, tuple(levels), forecast)
         forecasts = {"S4ConvD": found_by_model.point.ravel()}
         forecasts |= {name: values[scored].ravel() for name, values in baselines.items()}
-        rank_zero_info("\n" + score_table(actual, forecasts, meter))
+        measure = "rmsle" if data.transform == "log1p" else "rmse"
+        rank_zero_info("\n" + score_table(actual, forecasts, meter, measure))
         for name, values in forecasts.items():
             without = int(np.isnan(values).sum())
             if without:
@@ -202,8 +235,11 @@ class ScoreTable(L.Callback):
             {name: values[scored] for name, values in baselines.items()},
             found,
             data.covariates + data.known,
+            measure,
         )
         rank_zero_info("\n" + measure_table(found))
+        if measure == "rmse" and "train" in data.windows:
+            rank_zero_info(standardised_table(found, data.scaling.reading_std))
         if levels:
             of = found["S4ConvD"].all()
             rank_zero_info(

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from data.grid import DAY
+from data.scores import MEASURES
 from model.training import page
 from model.training.callbacks.drawing import draw_grid, draw_panel
 from model.training.callbacks.scores import measure_cells, score_cells, short
@@ -27,6 +28,8 @@ IN_WORDS = {
     "MASE": "Of yesterday's error (MASE)",
     "in the limits": "Within ASHRAE's limits",
 }
+LEADS = {"rmsle": "Relative error (RMSLE)", "rmse": "Error, in the readings' unit (RMSE)"}
+"""What `Outcome.measure` is called."""
 Drawn = dict[str, torch.Tensor]
 """The pictures of `_charts`."""
 
@@ -109,9 +112,10 @@ def _scores(outcome: Outcome) -> Iterator[str]:
     known = np.isfinite(forecasts.actual)
     meter = np.broadcast_to(forecasts.windows.series.meter[forecasts.owner][:, None], known.shape)
     methods = {name: values[known] for name, values in outcome.methods.items()}
-    heads, everything, *types = score_cells(forecasts.actual[known], methods, meter[known])
+    actual = forecasts.actual[known]
+    heads, everything, *types = score_cells(actual, methods, meter[known], outcome.measure)
     of_all, middle = measure_cells(outcome.scores)
-    rows = [[f"All {everything[1]} readings"], ["Relative error (RMSLE)", *everything[2:]]]
+    rows = [[f"All {everything[1]} readings"], [LEADS[outcome.measure], *everything[2:]]]
     rows += [[f"... {name} alone", *cells] for name, _, *cells in types]
     rows += [["All readings, in their own units"]]
     rows += [[IN_WORDS[name], *cells] for name, _, *cells in of_all[1:]]
@@ -200,7 +204,7 @@ def _meters(outcome: Outcome, errors: Errors) -> Iterator[str]:
     yield page.element("h2", "The worst and the best")
     ranked = worst_first(outcome.scores[outcome.model])
     titles = ["", "mean reading", "CV(RMSE), %", f"of {short(errors.best)}, %"]
-    titles += ["NMBE, %", "RMSLE", "readings"]
+    titles += ["NMBE, %", MEASURES[outcome.measure], "readings"]
     rows: list[Sequence[str]] = []
     if ranked.size <= 2 * LISTED:
         rows += [["From the worst to the best"], *_meter_rows(outcome, errors, ranked)]
@@ -218,9 +222,10 @@ def _meters(outcome: Outcome, errors: Errors) -> Iterator[str]:
 
 def _meter_rows(outcome: Outcome, errors: Errors, numbers: np.ndarray) -> Iterator[list[str]]:
     of, naive = outcome.scores[outcome.model], outcome.scores[errors.best]
+    leading = getattr(of, outcome.measure)
     for s in numbers.tolist():
         sizes = (abs(of.cv_rmse[s]), abs(naive.cv_rmse[s]))
         cells = [f"{of.actual[s] / of.rows[s]:,.4g}"]
         cells += [f"{size:.1f}" if np.isfinite(size) else page.NONE for size in sizes]
-        cells += [f"{of.nmbe[s]:+.2f}", f"{of.rmsle[s]:.4f}", f"{int(of.rows[s]):,}"]
+        cells += [f"{of.nmbe[s]:+.2f}", f"{leading[s]:.4f}", f"{int(of.rows[s]):,}"]
         yield [outcome.forecasts.windows.series.name(s), *cells]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from data.columns import BUILDING, GEPIII_ROLES, METER, SITE, DataError, require_columns
+from data.columns import BUILDING, GEPIII_ROLES, METER, SERIES, SITE, DataError, require_columns
 from data.grid import HOUR, are_months, common_phase, common_step, differences, every, stamp
 from data.read import column_names, read_columns
 from data.series import SeriesSet
@@ -207,19 +207,24 @@ def _clip_negative(source: Source, table: Readings, kept: np.ndarray, series: Se
 
 
 def _add_sites(source: Source, series: SeriesSet) -> None:
-    """Look each building's site up in the metadata; without metadata all stand at site 0."""
+    """Look each building's site up in the metadata; without metadata all stand at site 0.
+
+    The buildings of a wide table are its columns.
+    """
     path = source.metadata_path
     if path is None:
         return
-    if BUILDING not in series.ids:
+    building = SERIES if source.roles.wide else BUILDING
+    if building not in series.ids:
         raise DataError(
             f"{path}: names the site of a {BUILDING}, and {source.words} has no such id; "
             f"add --data.id {BUILDING}, or leave the file out"
         )
     require_columns(path, column_names(path), (BUILDING, SITE))
     columns, _ = read_columns(path, {BUILDING: "id", SITE: "id"})
-    site = dict(zip(columns[BUILDING].tolist(), columns[SITE].tolist(), strict=True))
-    buildings = series.ids[BUILDING].tolist()
+    # As text: a header's names are, also where they are numbers.
+    site = dict(zip(map(str, columns[BUILDING].tolist()), columns[SITE].tolist(), strict=True))
+    buildings = list(map(str, series.ids[building].tolist()))
     strangers = sorted({building for building in buildings if building not in site})
     if strangers:
         raise DataError(

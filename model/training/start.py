@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from jsonargparse import Namespace
 
-from model.forecaster import Forecaster
+from model.forecaster import MEDIAN, Forecaster
 from model.meters import rows_of
 from model.training.checkpoint import ELSEWHERE, command_line_options, config_file_options
 from model.training.errors import UsageError
@@ -18,7 +18,7 @@ PARTS = ("encoder", "blocks", "decoder", "meters")
 
 # Hyperparameters that the weights were made for.
 OF_THE_WEIGHTS = ("channels", "blocks", "state_size", "norm", "init", "transform")
-# Hyperparameters that may be others: encoder or decoder are then made anew, or nothing is.
+# Hyperparameters that may be others: of encoder and decoder a part is then made anew, or nothing.
 FEATURES = ("relative", "calendar", "flags", "seasons", "meter_features", "horizon")
 OF_THE_DATA = (*FEATURES, "quantiles", "window")
 
@@ -55,9 +55,8 @@ class Start:
     def apply(self, forecaster: Forecaster) -> str:
         """Load what fits a forecaster whose own scaling and meters are set; returns what was done.
 
-        The encoder's columns go by the names of their features. Where these are others, the encoder
-        stays as it was made. A meter that the weights know keeps its numbers, another gets those of
-        an unknown one.
+        The encoder's columns go by the names of their features, the decoder's rows by quantiles.
+        A meter that the weights know keeps its numbers, another gets those of an unknown one.
         """
         state = {
             name.removeprefix("forecaster."): tensor
@@ -79,25 +78,31 @@ class Start:
         return f"weights of {self.path}, {scaling}; made anew: {', '.join(anew) or 'nothing'}"
 
     def _encoder(self, forecaster: Forecaster, state: State, own: State) -> list[str]:
+        """Columns of features that the weights do not know begin at 0, and so change nothing."""
         hparams = self.checkpoint["hyper_parameters"]
         options = {name: hparams[name] for name in ("covariates", "known", *FEATURES)}
         theirs = Forecaster.feature_names(**options)
-        ours = forecaster.features
-        if set(ours) != set(theirs):
-            others = sorted(set(ours) ^ set(theirs))
-            return [f"encoder (it has or had no {', '.join(others)})"]
-        order = [theirs.index(feature) for feature in ours]
-        own["network.encoder.weight"] = state["network.encoder.weight"][:, order]
+        weight = torch.zeros_like(own["network.encoder.weight"])
+        for column, feature in enumerate(forecaster.features):
+            if feature in theirs:
+                known = state["network.encoder.weight"][:, theirs.index(feature)]
+                weight[:, column] = known
+        own["network.encoder.weight"] = weight
         own["network.encoder.bias"] = state["network.encoder.bias"]
-        return []
+        new = [feature for feature in forecaster.features if feature not in theirs]
+        return [f"the encoder's columns of {', '.join(new)}"] if new else []
 
     def _decoder(self, forecaster: Forecaster, state: State, own: State) -> list[str]:
-        theirs = self.checkpoint["hyper_parameters"]["quantiles"]
-        if forecaster.quantiles != theirs:
-            return [f"decoder (its quantiles were {theirs or 'none'})"]
+        """The median's row is known in any case; those of other quantiles are gaps between two."""
+        theirs, ours = self.checkpoint["hyper_parameters"]["quantiles"], forecaster.quantiles
+        median = theirs.index(MEDIAN) if theirs else 0
         for name in ("network.decoder.weight", "network.decoder.bias"):
-            own[name] = state[name]
-        return []
+            if ours == theirs:
+                own[name] = state[name]
+            else:
+                own[name] = torch.zeros_like(own[name])
+                own[name][forecaster.median] = state[name][median]
+        return [] if ours == theirs or not ours else ["the decoder's rows beside the median"]
 
     def _keep_scaling(self, forecaster: Forecaster, state: State, own: State) -> None:
         """Of the reading, and of the covariates that both have."""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from tests.conftest import Run, assert_refused
 from tests.data.tables import times
@@ -77,7 +78,23 @@ def test_weights_of_another_horizon_are_a_start(run: RunTrain, tmp_path: Path) -
     trained = run("--data.path", path, *OWN)
     longer = run("--data.path", path, *OWN, *THREE, "--init_from", trained.best)
     assert longer.code == 0, longer.text
-    assert "encoder (it has or had no is ahead), decoder (its quantiles were none)" in longer.text
+    made_anew = "the encoder's columns of is ahead, the decoder's rows beside the median"
+    assert f"made anew: {made_anew}" in longer.text
+
+
+def test_other_quantiles_keep_the_median(run: RunTrain, tmp_path: Path) -> None:
+    """Before its first step the run forecasts what the weights did."""
+    path = ["--data.path", table(tmp_path / "own.csv"), *OWN]
+    trained = run(*path, "--model.lr=0.01")
+    no_step = ["--trainer.max_steps=0", "--trainer.max_epochs=-1"]
+    begun = run(*path, "--model.quantiles=[0.1,0.5,0.9]", "--init_from", trained.best, *no_step)
+    assert begun.code == 0, begun.text
+    assert "made anew: the decoder's rows beside the median" in begun.text
+    (batch, *_) = trained.data.predict_dataloader()
+    point, band = (r.cli.model.eval().forecast(batch).detach() for r in (trained, begun))
+    torch.testing.assert_close(band[..., 1], point[..., 0])
+    assert (band[..., 0] < band[..., 1]).all()
+    assert (band[..., 1] < band[..., 2]).all()
 
 
 @pytest.mark.parametrize(

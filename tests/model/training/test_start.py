@@ -49,16 +49,18 @@ def test_all_weights_and_their_scaling_come_along(run: RunTrain, trained: Run) -
 def test_another_table_is_scaled_as_the_weights_were(
     run: RunTrain, trained: Run, tmp_path: Path
 ) -> None:
-    """33: weights alone; another covariate makes the encoder anew, and that alone."""
+    """33: weights alone; another covariate has a column of its own, which begins at 0."""
     table = ["--data.path", long_table(tmp_path / "strom.csv"), *COLUMNS]
     fresh = weights(begun(run, *table, "--data.covariates=[Temp]"))
     kept = state(trained.best)
     r = begun(run, *table, "--data.covariates=[Temp]", "--init_from", trained.best)
-    assert "made anew: encoder (it has or had no Temp, air_temperature)" in r.text
+    assert "made anew: the encoder's columns of Temp\n" in r.text
     found = weights(r)
     for name, tensor in found.items():
-        if name.startswith("network.encoder"):
-            assert torch.equal(tensor, fresh[name])
+        if name == "network.encoder.weight":
+            assert (tensor[:, 1] == 0).all()  # Temp, in the place of air_temperature
+            others = [0, *range(2, tensor.shape[1])]
+            assert torch.equal(tensor[:, others], kept[name][:, others])
         elif name.startswith("network."):
             assert torch.equal(tensor, kept[name])
     assert found["reading_mean"] == kept["reading_mean"] != fresh["reading_mean"]
@@ -101,7 +103,7 @@ def test_meters_that_are_known_keep_their_numbers(run: RunTrain, tmp_path: Path)
     assert sum(int(key) in known for key in new["meters.known"]) == 1
     assert torch.equal(new["meters.weight"][1:], torch.stack(rows))
     wider = begun(run, *many, "--model.meter_features=3", "--init_from", first.best)
-    assert "made anew: encoder (it has or had no meter 2)" in wider.text
+    assert "made anew: the encoder's columns of meter 2\n" in wider.text
 
 
 def test_frozen_parts_stay_as_they_are(run: RunTrain, trained: Run) -> None:

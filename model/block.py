@@ -43,40 +43,42 @@ class S4ConvDBlock(nn.Module):
         # A Sequential of one, because the published weights are named output_linear.0.
         self.output_linear = nn.Sequential(nn.Linear(channels, 2 * channels))
 
-    def forward(self, u: torch.Tensor, k: torch.Tensor, last_only: bool = False) -> torch.Tensor:
+    def forward(self, u: torch.Tensor, k: torch.Tensor, last: int | None = None) -> torch.Tensor:
         """One layer.
 
         Args:
             u: (B, L, H).
             k: this block's filter, (H, L), of `kernel_layer`, with D added to the first tap: D u is
                 one more tap, of no delay. The network makes all at once.
-            last_only: whether the last step is all that is wanted.
+            last: how many of the last steps are wanted; None: all.
 
         Returns:
-            (B, L, H), or (B, 1, H).
+            (B, L, H), or (B, last, H).
         """
         x = u if self.norm is None else self.norm(u)
         if self.kernel == "fused":
-            return self._fused(x, u, k, last_only)
+            return self._fused(x, u, k, last)
         # On a GPU each copy once: left to the operators, the convolution, its gradients and every
         # pass over y would meet a transposed tensor. On a CPU the backend makes the one it needs.
         rows = x.transpose(1, 2)
-        y = depthwise_conv(rows.contiguous() if x.is_cuda else rows, k, self.kernel, last_only)
-        if last_only:
-            u = u[:, -1:]
+        rows = rows.contiguous() if x.is_cuda else rows
+        y = depthwise_conv(rows, k, self.kernel, last == 1)
+        if last is not None:
+            u, y = u[:, -last:], y[..., -last:]
         y = F.gelu(self.dropout(y).transpose(1, 2).contiguous())
         return u + F.glu(self.output_linear(y), dim=-1)
 
     def _fused(
-        self, x: torch.Tensor, u: torch.Tensor, k: torch.Tensor, last_only: bool
+        self, x: torch.Tensor, u: torch.Tensor, k: torch.Tensor, last: int | None
     ) -> torch.Tensor:
         """The same, on the tensors as they lie."""
-        if last_only:
-            y, last = fused_last_step(x, k)
-            last = last if x is u else u[:, -1]
+        if last == 1:
+            y, step = fused_last_step(x, k)
+            step = step if x is u else u[:, -1]
             y = F.gelu(self.dropout(y))
-            return (last + F.glu(self.output_linear(y), dim=-1)).unsqueeze(1)
+            return (step + F.glu(self.output_linear(y), dim=-1)).unsqueeze(1)
         mixing: Any = self.output_linear[0]
         p = self.dropout.p if self.training else 0.0
         residual = None if x is u else u
-        return fused_block(x, residual, k, mixing.weight, mixing.bias, p)
+        out = fused_block(x, residual, k, mixing.weight, mixing.bias, p)
+        return out if last is None else out[:, -last:]

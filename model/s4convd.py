@@ -61,8 +61,7 @@ class S4ConvD(nn.Module):
         u = self._encode(x)  # (B, L, H)
         filters = self._filters(x.shape[1])
         for n, (block, k) in enumerate(zip(self.blocks, filters, strict=True), 1):
-            # The decoder reads no other step.
-            u = block(u, k, last_only=n == len(self.blocks) and self.horizon == 1)
+            u = block(u, k, self.horizon if n == len(self.blocks) else None)  # all that is decoded
         return self._decode(u)
 
     def _decode(self, u: torch.Tensor) -> torch.Tensor:

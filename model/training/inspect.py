@@ -11,6 +11,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from data.columns import GEPIII_ROLES, Roles
 from data.grid import every
+from data.module import SeriesDataModule
 from data.series import SeriesSet
 from model.training.cli import ROOT, TrainCLI, short_path
 
@@ -60,7 +61,7 @@ class InspectCLI(TrainCLI):
         data = self.datamodule
         data.setup("fit")
         print(split_table(data))
-        print(go_on(self.raw_args[1:], data.roles, data.covariates))
+        print(go_on(self.raw_args[1:], data))
 
     def after_fit(self) -> None:
         """Nothing was trained."""
@@ -91,14 +92,16 @@ def split_table(data: Any) -> str:
         if split == "predict":
             continue
         ticks = windows.series.tick_of(windows.cell) + windows.length
-        first, last = map(windows.series.stamp, (ticks.min(), ticks.max()))
+        ends = ticks.min(), ticks.max() + windows.horizon - 1
+        first, last = map(windows.series.stamp, ends)
         lines.append(f"{split:<12}{first:<18}{last:<18}{len(windows):>12,}")
     return "\n".join(lines)
 
 
-def go_on(options: list[str], roles: Roles, covariates: tuple[str, ...]) -> str:
+def go_on(options: list[str], data: SeriesDataModule) -> str:
     """The settings as a file for --config, and the command that trains."""
     settings: dict[str, Any] = {}
+    roles: Roles = data.roles
     if roles != GEPIII_ROLES:
         settings["timestamp"] = roles.timestamp
         if roles.time_format is not None:
@@ -109,7 +112,10 @@ def go_on(options: list[str], roles: Roles, covariates: tuple[str, ...]) -> str:
             settings |= {"id": list(roles.id), "target": roles.target}
         if roles.series is not None:
             settings["series"] = list(roles.series)
-    settings["covariates"] = list(covariates)
+    settings["covariates"] = list(data.covariates)
+    if data.known:
+        settings["known"] = list(data.known)
+    settings |= {"window": data.window, "horizon": data.horizon}
     text = yaml.safe_dump({"data": settings}, sort_keys=False, default_flow_style=None)
     python, script = short_path(Path(sys.executable)), short_path(ROOT / "train.py")
     command = shlex.join([python, script, *options])

@@ -80,11 +80,12 @@ def test_published_weights_get_the_published_gradients() -> None:
         assert ((p.grad - expected).norm() / expected.norm()).item() < 1e-6, name
 
 
-def test_the_last_step_alone_is_the_last_of_all_steps() -> None:
+@pytest.mark.parametrize("last", [1, 3, L])
+def test_the_last_steps_alone_are_the_last_of_all_steps(last: int) -> None:
     block = S4ConvDBlock(H, norm=True).eval()
     u = torch.randn(4, L, H)
     k = block.kernel_layer(L)
-    torch.testing.assert_close(block(u, k, last_only=True), block(u, k)[:, -1:])
+    torch.testing.assert_close(block(u, k, last), block(u, k)[:, -last:])
 
 
 def test_the_published_form_has_the_published_parameters() -> None:

@@ -28,12 +28,8 @@ from data.windows import Batch, DeviceSeries, WindowLoader, Windows, find_window
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
 SIGNED = 0.1  # share of all that is read, signs left out, above which negative ones are no slips
-RESERVED = (
-    "prediction",
-    "horizon",
-    "forecast",
-    "rows",
-)  # columns of predictions.csv and scores.csv
+# Columns of predictions.csv and scores.csv.
+RESERVED = ("prediction", "horizon", "forecast", "rows")
 
 
 @dataclass(frozen=True)

@@ -196,7 +196,7 @@ class SeriesDataModule(L.LightningDataModule):
         code = b"".join(Path(str(module.__file__)).read_bytes() for module in modules)
         return cache_folder() / f"synthetic-{hashlib.sha256(code).hexdigest()[:12]}"
 
-    def _find(self, stem: str) -> Path | None:
+    def find(self, stem: str) -> Path | None:
         """The file `stem` of the root folder, with whichever suffix it has."""
         root = self._synthetic_root if self._is_synthetic else self.root
         if root is None:
@@ -204,6 +204,10 @@ class SeriesDataModule(L.LightningDataModule):
         _require(root.is_dir(), f"--data.root: there is no folder {root}")
         paths = (root / (stem + suffix) for suffix in SUFFIXES)
         return next((path for path in paths if path.is_file()), None)
+
+    def source(self) -> Source:
+        """The files that are trained on, and how they are read."""
+        return self._source(self._train_table)
 
     def _source(self, table: Files) -> Source:
         by_site = dict(GEPIII_UTC_OFFSET) if self.rules == "gepiii" else {}
@@ -218,8 +222,8 @@ class SeriesDataModule(L.LightningDataModule):
         return Source(
             table=table,
             roles=self.roles,
-            weather_path=self.weather_path or self._find("weather_train"),
-            metadata_path=self.metadata_path or self._find("building_metadata"),
+            weather_path=self.weather_path or self.find("weather_train"),
+            metadata_path=self.metadata_path or self.find("building_metadata"),
             covariates=self.covariates + self.known,
             meters=self.meters,
             duplicates=self.duplicates,
@@ -272,7 +276,7 @@ class SeriesDataModule(L.LightningDataModule):
 
     @property
     def _train_table(self) -> Files:
-        return self.tables["train"] or _files(self._find("train"))
+        return self.tables["train"] or _files(self.find("train"))
 
     # -- splits --------------------------------------------------------------------------------
 

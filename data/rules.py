@@ -118,6 +118,14 @@ def cambridge(series: SeriesSet) -> None:
     long_zero_runs(series, 24)
 
 
+def recorded_units(series: SeriesSet, rule: str) -> np.ndarray:
+    """(S,) what brings a rule's readings back to the units that they were recorded in."""
+    if rule != "gepiii":
+        return np.ones(len(series))
+    site_0 = (series.ids[BUILDING] <= 104) & (series.meter == 0)
+    return np.where(site_0, 1 / KBTU_TO_KWH, 1)
+
+
 RULES: dict[str, Callable[[SeriesSet], None]] = {
     "none": lambda series: None,
     "gepiii": gepiii,

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 
 from data.columns import SITE, TIME, DataError, require_columns
+from data.frame import Piece
 from data.grid import HOUR, common_phase, common_step, differences, every
 from data.read import Kind, column_names, read_columns
 from data.series import SeriesSet
@@ -18,7 +18,7 @@ def add_covariates(
     own: dict[str, np.ndarray],
     cell: np.ndarray,
     table: str,
-    weather_path: Path | None,
+    weather_path: Piece | None,
     utc_offset: tuple[tuple[str, int], ...],
 ) -> None:
     """Fill `series.covariates` with the columns `names`, in that order.
@@ -34,7 +34,7 @@ def add_covariates(
         own: those of them that the meter file has, name -> (rows,).
         cell: (rows,) the cell of each row.
         table: the name of the meter file, for messages.
-        weather_path: a weather file of the GEPIII layout, or None.
+        weather_path: a weather file or frame of the GEPIII layout, or None.
         utc_offset: hours to add to the stamps of a site's weather, by site; "*" is any other site.
     """
     weather = _weather(series, names, weather_path, dict(utc_offset))
@@ -85,7 +85,7 @@ class _Weather:
 
 
 def _weather(
-    series: SeriesSet, names: tuple[str, ...], path: Path | None, utc_offset: dict[str, int]
+    series: SeriesSet, names: tuple[str, ...], path: Piece | None, utc_offset: dict[str, int]
 ) -> _Weather:
     sites, site_of = np.unique(series.site, return_inverse=True)
     first, last = np.full(len(sites), np.iinfo(np.int64).max), np.zeros(len(sites), dtype=np.int64)
@@ -131,7 +131,9 @@ def _weather(
     return _Weather(grid, series_start, start[:-1], due, set(names) - set(found))
 
 
-def _last_of_each(site: np.ndarray, minute: np.ndarray, path: Path, notes: list[str]) -> np.ndarray:
+def _last_of_each(
+    site: np.ndarray, minute: np.ndarray, path: Piece, notes: list[str]
+) -> np.ndarray:
     """The last row for each site and time, by site and time."""
     order = np.lexsort((minute, site))  # stable: a later row stays behind an earlier one
     same = (np.diff(site[order]) == 0) & (np.diff(minute[order]) == 0)

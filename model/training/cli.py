@@ -450,6 +450,10 @@ def main(args: list[str] | None = None) -> TrainCLI | None:
             from model.training.compare.command import CompareCLI  # which is a TrainCLI
 
             return CompareCLI(args)
+        if args[0] == "submission":
+            from model.training.submission import SubmissionCLI  # which is a TrainCLI
+
+            return SubmissionCLI(args)
         if args[0] == "export":
             from model.training.export import export
 

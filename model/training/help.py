@@ -17,8 +17,9 @@ COMMANDS = SUBCOMMANDS | {
     "inspect": "say what was understood of a table, before anyone trains",
     "compare": "train with several kernels in turns, and say what each brings",
     "export": "write a checkpoint as a file for programs without this code",
+    "submission": "answer GEPIII's test file, for Kaggle",
 }
-"""What stands behind train.py: Lightning's subcommands, and three of our own."""
+"""What stands behind train.py: Lightning's subcommands, and four of our own."""
 
 TOP_OPTIONS = (
     "config",
@@ -51,7 +52,7 @@ OWN_WORDS = {
 def short_help(fit: LightningArgumentParser) -> str:
     """The subcommands and the options that most people need, 80 columns wide."""
     lines = ["usage: python train.py [command] [options]", ""]
-    lines += [f"  {name:<10}{what}" for name, what in COMMANDS.items()]
+    lines += [f"  {name:<12}{what}" for name, what in COMMANDS.items()]
     lines.append("")
     actions = {action.dest: action for action in fit._actions}
     for name in TOP_OPTIONS:
@@ -60,7 +61,7 @@ def short_help(fit: LightningArgumentParser) -> str:
         given = action.default is None or name == "config"
         line = f"  --{name:<21}{text}" + ("" if given else f" [{action.default}]")
         lines += textwrap.wrap(line, 80, subsequent_indent=" " * 25, break_on_hyphens=False)
-    lines += ["", "every option: python train.py fit --help; inspect, compare and export have one"]
+    lines += ["", "every option: python train.py fit --help; so do the last four"]
     return "\n".join(lines)
 
 

@@ -1,0 +1,48 @@
+"""Forecasts far beyond the horizon: each block is forecast from the forecasts before it."""
+
+import numpy as np
+import torch
+
+from data.series import SeriesSet
+from data.windows import DeviceSeries, find_windows
+from model.forecaster import Forecaster
+
+
+@torch.inference_mode()
+def fill_ahead(
+    of: Forecaster, series: SeriesSet, window: int, known: int, device: torch.device
+) -> tuple[np.ndarray, int]:
+    """Forecast all that is missing after the last whole window of each series.
+
+    All series go on together, a horizon at a time; what was read is kept.
+
+    Args:
+        of: the forecaster, on `device`.
+        series: with NaN up to where they are to be forecast, and their covariates.
+        window: readings that the forecaster sees.
+        known: how many of the covariates, the last ones, are known ahead.
+        device: where it is done.
+
+    Returns:
+        (N,) float32, the readings with the forecasts; and how many series have no whole window and
+        are as they were.
+    """
+    source = DeviceSeries(series, window, device, of.horizon, known)
+    windows = find_windows(series, window, *series.span(), target_known=False)
+    owner = series.series_of(windows.cell)
+    last = np.r_[owner[1:] != owner[:-1], True][: owner.size]
+    cell = torch.from_numpy(windows.cell[last]).to(device)
+    end = torch.from_numpy(series.offset[1:][owner[last]]).to(device)
+    without = len(series) - cell.numel()
+    most = source.reading.numel() - 1
+    while cell.numel():
+        b = source.gather(cell)
+        forecast = of(b.reading, b.covariates, b.minute, b.key, b.known)[..., of.median]
+        target = cell.unsqueeze(1) + window + source.ahead  # (B, horizon)
+        missing = source.reading[target.clamp_max(most)].isnan() & (target < end.unsqueeze(1))
+        # The windows of `source` are views of its readings: the next ones see what is written here.
+        source.reading[target[missing]] = of.to_user_units(forecast)[missing]
+        cell = cell + of.horizon
+        goes_on = cell + window < end
+        cell, end = cell[goes_on], end[goes_on]
+    return source.reading.cpu().numpy(), without

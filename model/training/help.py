@@ -52,7 +52,7 @@ OWN_WORDS = {
 def short_help(fit: LightningArgumentParser) -> str:
     """The subcommands and the options that most people need, 80 columns wide."""
     lines = ["usage: python train.py [command] [options]", ""]
-    lines += [f"  {name:<12}{what}" for name, what in COMMANDS.items()]
+    lines += [f"  {name:<11}{what}" for name, what in COMMANDS.items()]
     lines.append("")
     actions = {action.dest: action for action in fit._actions}
     for name in TOP_OPTIONS:
@@ -61,7 +61,7 @@ def short_help(fit: LightningArgumentParser) -> str:
         given = action.default is None or name == "config"
         line = f"  --{name:<21}{text}" + ("" if given else f" [{action.default}]")
         lines += textwrap.wrap(line, 80, subsequent_indent=" " * 25, break_on_hyphens=False)
-    lines += ["", "every option: python train.py fit --help; so do the last four"]
+    lines += ["", "every option: python train.py fit --help; the last four commands have one, too"]
     return "\n".join(lines)
 
 

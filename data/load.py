@@ -18,9 +18,9 @@ def load_series(source: Source) -> SeriesSet:
     """
     table = read_table(source)
     kept = _kept_rows(source, table)
+    _note_negative(table, kept)
     order = _resolve_duplicates(source, table, *_order(table, kept))
     series, cell = _lay_out(table, order)
-    _clip_negative(source, table, kept, series)
     _add_sites(source, series)
     own = {name: values[order] for name, values in table.covariates.items()}
     weather = source.weather_path
@@ -188,22 +188,17 @@ def _off_grid(minute: int, step: int, phase: int) -> str:
     )
 
 
-def _clip_negative(source: Source, table: Readings, kept: np.ndarray, series: SeriesSet) -> None:
-    """Energy is not negative, and the logarithm ends at -1: set to zero, unless told to keep."""
+def _note_negative(table: Readings, kept: np.ndarray) -> None:
+    """Of energy they are slips; what becomes of them is not decided here."""
     negative = kept[table.reading[kept] < 0]
-    if not negative.size:
-        return
-    first = int(negative[0])
-    path, row = table.place(first)
-    note = (
-        f"{table.name}: {negative.size:,} negative readings, the first is "
-        f"{table.reading[first]:g} in {row if len(table.files) == 1 else f'{path}, {row}'}; "
-    )
-    if source.negative == "clip":
-        np.maximum(series.reading, 0, out=series.reading)
-        series.notes.append(note + "set to 0 (--model.transform none keeps them)")
-    else:
-        series.notes.append(note + "kept")
+    if negative.size:
+        first = int(negative[0])
+        path, row = table.place(first)
+        where = row if len(table.files) == 1 else f"{path}, {row}"
+        table.notes.append(
+            f"{table.name}: {negative.size:,} negative readings, the first is "
+            f"{table.reading[first]:g} in {where}"
+        )
 
 
 def _add_sites(source: Source, series: SeriesSet) -> None:

@@ -227,7 +227,6 @@ class SeriesDataModule(L.LightningDataModule):
             covariates=self.covariates + self.known,
             meters=self.meters,
             duplicates=self.duplicates,
-            negative="clip" if self.transform == "log1p" else "keep",
             utc_offset=tuple(sorted(offsets.items())),
         )
 
@@ -241,21 +240,23 @@ class SeriesDataModule(L.LightningDataModule):
             self._say(note)
         return found
 
-    def _settle_transform(self) -> None:
+    def _settle_transform(self, parts: list[Part]) -> None:
         """A logarithm for energy, which is negative by a slip alone; none for signed readings."""
-        if self.transform != "auto":
-            return
-        (table, *_) = filter(
-            None, [self._train_table, *self.tables.values(), _files(self.predict_path)]
-        )
-        reading = cached_series(self._source(table), self.rules).reading
-        below, whole = np.nansum(np.maximum(-reading, 0)), np.nansum(np.abs(reading))
-        self.transform = "none" if below > SIGNED * whole else "log1p"
-        if self.transform == "none":
-            self._say(
-                f"negative readings are {below / whole:.0%} of all that was read: readings are "
-                "modelled as they are, without a logarithm (--model.transform)"
-            )
+        if self.transform == "auto":
+            reading = parts[0].series.reading
+            below, whole = np.nansum(np.maximum(-reading, 0)), np.nansum(np.abs(reading))
+            self.transform = "none" if below > SIGNED * whole else "log1p"
+            if self.transform == "none":
+                self._say(
+                    f"negative readings are {below / whole:.0%} of all that was read: readings are "
+                    "modelled as they are, without a logarithm (--model.transform)"
+                )
+        if self.transform == "log1p":
+            for part in parts:
+                if part.series.clip():
+                    self._say(
+                        "readings below zero are set to 0 (--model.transform none keeps them)"
+                    )
 
     def _say(self, text: str) -> None:
         """Tell the user, once."""
@@ -288,10 +289,11 @@ class SeriesDataModule(L.LightningDataModule):
         """
         if self.windows:
             return
-        self._settle_transform()
         parts = {} if stage == "predict" and self.predict_path else self._parts()
         to_predict = self._to_predict(parts.get("test"))
-        self._refuse_steps([*parts.values(), *([to_predict] if to_predict else [])])
+        loaded = [*parts.values(), *([to_predict] if to_predict else [])]
+        self._refuse_steps(loaded)
+        self._settle_transform(loaded)
         for split, part in parts.items():
             self._refuse_short(part)
             self.windows[split] = self._find_windows(part)

@@ -119,6 +119,12 @@ class SeriesSet:
         )
         return np.frombuffer(digests, dtype="<i8").astype(np.int64)
 
+    def clip(self) -> bool:
+        """Set readings below zero to 0, as energy has it; whether there were any."""
+        negative = self.reading < 0
+        self.reading[negative] = 0
+        return bool(negative.any())
+
     def save(self, path: Path) -> None:
         """Write everything to an uncompressed .npz file."""
         arrays = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in OTHERS}

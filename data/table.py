@@ -38,7 +38,6 @@ class Source:
     covariates: tuple[str, ...] = ()
     meters: tuple[int, ...] | None = None  # meter codes to keep, None for all
     duplicates: str = "error"  # two readings for one time: error, first, last or mean
-    negative: str = "clip"  # readings below zero: clip or keep
     utc_offset: tuple[tuple[str, int], ...] = ()  # hours to add to the weather of a site, or of "*"
 
     @property

@@ -98,10 +98,9 @@ class TrainedForecaster:
         require_columns(
             frame, frame.table.column_names, covariates, f"{TRAINED_ON} Nulls are allowed in it."
         )
-        negative = "clip" if self.forecaster.transform == "log1p" else "keep"
-        series = load_series(
-            Source((frame,), roles=self.roles, covariates=covariates, negative=negative)
-        )
+        series = load_series(Source((frame,), roles=self.roles, covariates=covariates))
+        if self.forecaster.transform == "log1p" and series.clip():
+            series.notes.append("readings below zero are set to 0")
         for note in series.notes:
             LOG.info(note)
         if series.step != self.forecaster.step:

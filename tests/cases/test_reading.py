@@ -133,7 +133,8 @@ def test_a14_no_window_spans_a_missing_reading(
 def test_a15_negative_readings_are_reported_and_set_to_zero(run: RunTrain) -> None:
     """A15: negative readings made RMSLE NaN at the very end."""
     r = run(*one_file(INPUTS / "A15_negative.csv"))
-    assert "2 negative readings, the first is -3.2 in line 4; set to 0" in r.text
+    assert "2 negative readings, the first is -3.2 in line 4\n" in r.text
+    assert "readings below zero are set to 0 (--model.transform none keeps them)" in r.text
     assert r.data.windows["train"].series.reading.tolist() == [10, 11, 0, 13, 14, 0, 15, 16]
     assert losses_are_finite(r)
     assert min(predictions(r)["prediction"]) >= 0
@@ -143,7 +144,8 @@ def test_a15_a_forecast_below_minus_one_has_a_score(run: RunTrain, tmp_path: Pat
     """A15: RMSLE was NaN for a raw prediction below -1."""
     path = write(tmp_path / "x.csv", rows([-50, -52, -54, -51, -53, -50, -52]))
     r = run(*one_file(path), "--model.transform", "none")
-    assert "7 negative readings, the first is -50 in line 2; kept" in r.text
+    assert "7 negative readings, the first is -50 in line 2\n" in r.text
+    assert "set to 0" not in r.text
     assert max(predictions(r)["prediction"]) < -1
     assert losses_are_finite(r)
     assert scores(r)["test/mae"][0] < 20  # the units are the file's

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow
 
-from data import columns, grid, load, read, rules, series, table, weather
+from data import columns, grid, load, metadata, read, rules, series, static, table, weather
 from data.columns import DataError
 from data.load import load_series
 from data.rules import RULES
@@ -49,7 +49,7 @@ def cached_series(source: Source, rule: str) -> SeriesSet:
 
 def _key(source: Source, rule: str) -> str:
     digest = hashlib.sha256()
-    modules = (columns, grid, load, read, rules, series, table, weather)
+    modules = (columns, grid, load, metadata, read, rules, series, static, table, weather)
     for path in [*source.paths, *(Path(str(module.__file__)) for module in modules)]:
         try:
             with path.open("rb") as file:

@@ -2,10 +2,12 @@
 
 import numpy as np
 
-from data.columns import BUILDING, GEPIII_ROLES, METER, SERIES, SITE, DataError, require_columns
+from data.columns import GEPIII_ROLES, METER, SITE, DataError
 from data.grid import HOUR, are_months, common_phase, common_step, differences, every, stamp
-from data.read import column_names, read_columns
+from data.metadata import of_buildings
+from data.read import column_names
 from data.series import SeriesSet
+from data.static import read_static
 from data.table import Readings, Source, read_table
 from data.weather import add_covariates
 
@@ -22,6 +24,7 @@ def load_series(source: Source) -> SeriesSet:
     order = _resolve_duplicates(source, table, *_order(table, kept))
     series, cell = _lay_out(table, order)
     _add_sites(source, series)
+    series.static = read_static(source, table, order, series, cell)
     own = {name: values[order] for name, values in table.covariates.items()}
     weather = source.weather_path
     add_covariates(series, source.covariates, own, cell, table.name, weather, source.utc_offset)
@@ -202,29 +205,8 @@ def _note_negative(table: Readings, kept: np.ndarray) -> None:
 
 
 def _add_sites(source: Source, series: SeriesSet) -> None:
-    """Look each building's site up in the metadata; without metadata all stand at site 0.
-
-    The buildings of a wide table are its columns.
-    """
+    """Look each building's site up in the metadata; without metadata all stand at site 0."""
     path = source.metadata_path
-    if path is None:
+    if path is None or (source.weather_path is None and SITE not in column_names(path)):
         return
-    building = SERIES if source.roles.wide else BUILDING
-    if building not in series.ids:
-        raise DataError(
-            f"{path}: names the site of a {BUILDING}, and {source.words} has no such id; "
-            f"add --data.id {BUILDING}, or leave the file out"
-        )
-    require_columns(path, column_names(path), (BUILDING, SITE))
-    columns, _ = read_columns(path, {BUILDING: "id", SITE: "id"})
-    # As text: a header's names are, also where they are numbers.
-    site = dict(zip(map(str, columns[BUILDING].tolist()), columns[SITE].tolist(), strict=True))
-    buildings = list(map(str, series.ids[building].tolist()))
-    strangers = sorted({building for building in buildings if building not in site})
-    if strangers:
-        raise DataError(
-            f"{path}: no row for building {', '.join(map(str, strangers[:5]))}"
-            f"{' and others' if len(strangers) > 5 else ''}, which {source.words} names; "
-            "add it, so that its site and weather are known"
-        )
-    series.site = np.array([site[building] for building in buildings])
+    series.site = of_buildings(source, series, {SITE: "id"})[SITE]

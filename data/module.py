@@ -23,6 +23,7 @@ from data.scaling import fit_scaling
 from data.scores import scores
 from data.series import SeriesSet
 from data.splits import Range, split_ranges
+from data.static import columns_of, name_numbers, numbers
 from data.table import Source
 from data.windows import Batch, DeviceSeries, WindowLoader, Windows, find_windows
 
@@ -76,6 +77,9 @@ class SeriesDataModule(L.LightningDataModule):
         known: others of these columns, which are known ahead, such as a tariff, a holiday or a
             weather forecast: to forecast beyond the last reading, let rows follow that hold them
             and no reading.
+        static: columns of one value a series, of the table or of the metadata, such as
+            [square_feet,primary_use]: numbers, of which those that spread widely are taken as
+            logarithms, and words, each of which becomes a number that is 0 or 1.
         meters: meter codes to use (0 electricity, 1 chilled water, 2 steam, 3 hot water).
         rules: whose known errors to mend: none, gepiii or cambridge.
         utc_offset: hours to add to the weather's time stamps to get the meters' local time, for all
@@ -116,6 +120,7 @@ class SeriesDataModule(L.LightningDataModule):
         horizon: int = 1,
         covariates: list[str] = ["air_temperature", "cloud_coverage", "dew_temperature"],  # noqa: B006 (jsonargparse shows it in --help; never changed)
         known: list[str] = [],  # noqa: B006
+        static: list[str] = [],  # noqa: B006
         meters: list[int] | None = None,
         rules: Literal["none", "gepiii", "cambridge"] = "none",
         utc_offset: int | dict[str, int] | None = None,
@@ -158,6 +163,9 @@ class SeriesDataModule(L.LightningDataModule):
         _require(not both, f"--data.known: {', '.join(both)} stands in --data.covariates, too")
         self.covariates = tuple(covariates)
         self.known = tuple(known)
+        busy = {*self.roles.id, timestamp, target, *covariates, *known} & set(columns_of(static))
+        _require(not busy, f"--data.static: {', '.join(sorted(busy))} has another part already")
+        self.static = tuple(static)
         self.meters = None if meters is None else tuple(meters)
         self.rules = rules
         self.utc_offset = utc_offset
@@ -225,6 +233,7 @@ class SeriesDataModule(L.LightningDataModule):
             weather_path=self.weather_path or self.find("weather_train"),
             metadata_path=self.metadata_path or self.find("building_metadata"),
             covariates=self.covariates + self.known,
+            static=tuple(columns_of(list(self.static))),
             meters=self.meters,
             duplicates=self.duplicates,
             utc_offset=tuple(sorted(offsets.items())),
@@ -274,6 +283,15 @@ class SeriesDataModule(L.LightningDataModule):
                 else "name the table with --data.path, or its folder with --data.root"
             )
         return files_words(table), self._load(table)
+
+    def name_static(self) -> list[str]:
+        """The numbers that the columns of `static` become, named after the training data."""
+        self.prepare_data()
+        _, series = self.read()
+        names, notes = name_numbers(series.static)
+        for note in notes:
+            self._say(note)
+        return names
 
     @property
     def _train_table(self) -> Files:
@@ -355,10 +373,21 @@ class SeriesDataModule(L.LightningDataModule):
     def _fit_scaling(self, train: Part) -> None:
         log1p = self.transform == "log1p"
         self.scaling, warnings = fit_scaling(
-            train.series, self.covariates + self.known, *train.reach, log1p
+            train.series,
+            self.covariates + self.known + self.static,
+            self._static_numbers(train.series),
+            *train.reach,
+            log1p,
         )
         for warning in warnings:
             self._say(warning)
+
+    def _static_numbers(self, series: SeriesSet) -> np.ndarray:
+        """(S, K) what `static` says of each series."""
+        made, notes = numbers(series.static, list(self.static), len(series))
+        for note in notes:
+            self._say(note)
+        return made
 
     def _predict_windows(self, part: Part) -> Windows:
         found = self._find_windows(part, target_known=False)
@@ -433,7 +462,12 @@ class SeriesDataModule(L.LightningDataModule):
         if id(series) not in self._sources:
             device = self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
             self._sources[id(series)] = DeviceSeries(
-                series, self.window, device, self.horizon, len(self.known)
+                series,
+                self.window,
+                device,
+                self.horizon,
+                len(self.known),
+                self._static_numbers(series),
             )
         return self._sources[id(series)]
 

@@ -22,7 +22,7 @@ SEPARATORS = ",;\t|"
 NULLS = ["", "NA", "N/A", "#N/A", "n/a", "NaN", "nan", "null", "NULL", "None"]
 HEADER_LINE = 1
 
-Kind = Literal["time", "meter", "id", "number"]
+Kind = Literal["time", "meter", "id", "number", "any"]
 
 DATES = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y/%m/%d")
 CLOCKS = ("%H:%M:%S", "%H:%M", "%I:%M:%S %p", "%I:%M %p")
@@ -52,7 +52,8 @@ def read_columns(
         wanted: names, all present, and what they are. A time becomes int64 minutes since 1970-01-01
             (of the time as written), a meter its int64 code, an id int64 (or text, where some are
             no whole numbers), a number float64, NaN for a blank, a null word or a value beyond
-            float32.
+            float32. Any column is one of numbers where all of it is, and of text elsewhere, ""
+            for a blank.
         time_format: how times are written; None: as ISO 8601 has it, or another of the world's
             ways that fits all of them and is the only one.
 
@@ -84,9 +85,18 @@ def read_columns(
             columns[name] = _meter_codes(column, where, path)
         elif kind == "id":
             columns[name] = _identifiers(column, where, path)
+        elif kind == "any" and not _is_numeric(column.type):
+            text = pc.utf8_trim_whitespace(pc.cast(column, pa.string()))
+            columns[name] = pc.fill_null(text, "").to_numpy().astype(np.str_)
         else:
             columns[name] = _numbers(column, where, path, notes)
     return columns, notes
+
+
+def _is_numeric(kind: pa.DataType) -> bool:
+    """A column of blanks alone is, too."""
+    numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null)
+    return any(is_one(kind) for is_one in numbers)
 
 
 def row_name(path: Piece, index: int) -> str:

@@ -13,7 +13,7 @@ class Scaling:
 
     reading_mean: float
     reading_std: float
-    covariate_mean: list[float]
+    covariate_mean: list[float]  # of what is static, too, behind the others
     covariate_std: list[float]
 
 
@@ -32,9 +32,23 @@ def _moments(values: np.ndarray) -> tuple[float, float, bool]:
 
 
 def fit_scaling(
-    series: SeriesSet, names: tuple[str, ...], first_tick: int, last_tick: int, log1p: bool
+    series: SeriesSet,
+    names: tuple[str, ...],
+    static: np.ndarray,
+    first_tick: int,
+    last_tick: int,
+    log1p: bool,
 ) -> tuple[Scaling, list[str]]:
-    """Statistics of the rows of `series` from first_tick to last_tick, and warnings about them."""
+    """Statistics of training rows, and warnings about them.
+
+    Args:
+        series: the data.
+        names: of their W covariates and of the K numbers of `static`.
+        static: (S, K) what is known of each series at all times.
+        first_tick: of the training rows.
+        last_tick: of the training rows.
+        log1p: the reading's are of log(1 + reading).
+    """
     ticks = series.cell_ticks()
     training = (ticks >= first_tick) & (ticks <= last_tick)
     reading = series.reading[training]
@@ -42,7 +56,9 @@ def fit_scaling(
     notes = ["the readings are constant in the training rows"] if constant else []
     used = np.zeros(len(series.covariates), dtype=np.bool_)  # weather counts once a site
     used[series.covariate_cells()[training]] = True
-    moments = [_moments(series.covariates[used, column]) for column in range(len(names))]
+    moments = [_moments(column) for column in series.covariates[used].T]
+    owner = series.cell_series()[training]
+    moments += [_moments(column[owner]) for column in static.T]
     notes += [
         f"{name} is constant ({mean:g}) in the training rows: it scales to 0 and says nothing"
         for name, (mean, _, constant) in zip(names, moments, strict=True)

@@ -14,8 +14,8 @@ import numpy as np
 from data.columns import BUILDING, METER, NO_METER, meter_label, series_words
 from data.grid import HOUR, stamp
 
-ID = "id "  # before a column's name, in the file that `SeriesSet.save` writes
-OTHERS = ("ids", "notes", "step", "phase")  # fields that are no arrays
+ID, STATIC = "id ", "static "  # before a column's name, in the file that `SeriesSet.save` writes
+OTHERS = ("ids", "static", "notes", "step", "phase")  # fields that are no arrays
 
 
 @dataclass
@@ -33,6 +33,7 @@ class SeriesSet:
     reading: np.ndarray  # (N,) float32, NaN = missing
     covariates: np.ndarray  # (M, W) float32, NaN = missing
     covariate_start: np.ndarray  # (S,) int64
+    static: dict[str, np.ndarray] = field(default_factory=dict)  # column -> (S,), see data.static
     notes: list[str] = field(default_factory=list)  # what was dropped, filled or repaired
     step: int = HOUR  # minutes from a tick to the next
     phase: int = 0  # minutes from 1970-01-01 00:00 to tick 0, less than a step
@@ -129,6 +130,7 @@ class SeriesSet:
         """Write everything to an uncompressed .npz file."""
         arrays = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in OTHERS}
         arrays |= {ID + name: values for name, values in self.ids.items()}
+        arrays |= {STATIC + name: values for name, values in self.static.items()}
         arrays["notes"] = np.array(self.notes, dtype=np.str_)
         arrays["grid"] = np.array([self.step, self.phase])
         with path.open("wb") as file:  # a file object: savez would add a suffix to a name
@@ -140,6 +142,11 @@ class SeriesSet:
         with np.load(path, allow_pickle=False) as stored:
             arrays = {f.name: stored[f.name] for f in fields(cls) if f.name not in OTHERS}
             ids = {name.removeprefix(ID): stored[name] for name in stored if name.startswith(ID)}
+            static = {
+                name.removeprefix(STATIC): stored[name]
+                for name in stored
+                if name.startswith(STATIC)
+            }
             step, phase = stored["grid"].tolist()
             notes = stored["notes"].tolist()
-            return cls(ids=ids, notes=notes, step=step, phase=phase, **arrays)
+            return cls(ids=ids, static=static, notes=notes, step=step, phase=phase, **arrays)

@@ -36,6 +36,7 @@ class Source:
     weather_path: Path | None = None
     metadata_path: Path | None = None
     covariates: tuple[str, ...] = ()
+    static: tuple[str, ...] = ()  # columns, of the table or of the metadata, see `data.static`
     meters: tuple[int, ...] | None = None  # meter codes to keep, None for all
     duplicates: str = "error"  # two readings for one time: error, first, last or mean
     utc_offset: tuple[tuple[str, int], ...] = ()  # hours to add to the weather of a site, or of "*"
@@ -65,6 +66,7 @@ class Readings:
     minute: np.ndarray  # (n,) int64, since 1970-01-01
     reading: np.ndarray  # (n,) float64
     covariates: dict[str, np.ndarray]  # column -> (n,)
+    static: dict[str, np.ndarray]  # column -> (n,) float64 or text
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -113,7 +115,7 @@ def _joined(parts: list[Readings]) -> Readings:
     """Several files' readings, one behind the other."""
     first = parts[0]
     for part in parts[1:]:
-        if part.covariates.keys() != first.covariates.keys() or part.columns != first.columns:
+        if _layout(part) != _layout(first):
             raise DataError(
                 f"{part.words} has other columns than {first.words}; the files of one table have "
                 "the same covariates, and the same series in the same order, if each has a column"
@@ -130,6 +132,9 @@ def _joined(parts: list[Readings]) -> Readings:
             name: np.concatenate([part.covariates[name] for part in parts])
             for name in first.covariates
         },
+        static={
+            name: np.concatenate([part.static[name] for part in parts]) for name in first.static
+        },
         notes=[note for part in parts for note in part.notes],
     )
 
@@ -137,6 +142,12 @@ def _joined(parts: list[Readings]) -> Readings:
 def _remedy(path: Piece) -> str:
     """What to do about a column that is not there."""
     return TRAINED_ON if isinstance(path, Frame) else NAME_THEM
+
+
+def _layout(part: Readings) -> tuple[object, ...]:
+    """What the files of one table have in common."""
+    kinds = {name: values.dtype.kind for name, values in part.static.items()}
+    return part.columns, part.covariates.keys(), kinds
 
 
 def _read_long(source: Source, path: Piece) -> Readings:
@@ -152,6 +163,8 @@ def _read_long(source: Source, path: Piece) -> Readings:
     kinds |= {roles.timestamp: "time", roles.target: "number"}
     own = [name for name in source.covariates if name in present]
     kinds |= dict.fromkeys(own, "number")
+    static = [name for name in source.static if name in present]
+    kinds |= dict.fromkeys(static, "any")
     columns, notes = read_columns(path, kinds, roles.time_format)
     return Readings(
         files=(path,),
@@ -163,6 +176,7 @@ def _read_long(source: Source, path: Piece) -> Readings:
         minute=columns[roles.timestamp],
         reading=columns[roles.target],
         covariates={name: columns[name] for name in own},
+        static={name: columns[name] for name in static},
         notes=notes,
     )
 
@@ -191,5 +205,6 @@ def _read_wide(source: Source, path: Piece) -> Readings:
         minute=np.tile(minute, len(names)),
         reading=np.concatenate([columns[name] for name in names]),
         covariates={name: np.tile(columns[name], len(names)) for name in own},
+        static={},  # a column of its own is a series
         notes=notes,
     )

@@ -15,7 +15,8 @@ class Batch(NamedTuple):
 
     reading: torch.Tensor  # (B, L) float32
     covariates: torch.Tensor  # (B, L, W) float32, NaN = missing
-    known: torch.Tensor  # (B, L + horizon - 1, K) float32, of the tick after each; NaN = missing
+    # (B, L + horizon - 1, K) float32, of the tick after each, what is static behind; NaN = missing
+    known: torch.Tensor
     minute: torch.Tensor  # (B,) int64, since 1970-01-01, of the first tick after the window
     target: torch.Tensor  # (B, horizon) float32, the readings after it, NaN = not known
     cell: torch.Tensor  # (B,) int64, the window's first cell: its name in the data set
@@ -88,7 +89,8 @@ class DeviceSeries:
         length: L.
         device: where the batches are to lie.
         horizon: ticks to predict.
-        known: K.
+        known: how many those are.
+        static: (S, .) what is known of each series at all times.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class DeviceSeries:
         device: torch.device,
         horizon: int = 1,
         known: int = 0,
+        static: np.ndarray | None = None,
     ) -> None:
         self.length, self.horizon = length, horizon
 
@@ -119,6 +122,8 @@ class DeviceSeries:
         beyond = np.full((horizon, known), np.nan, dtype=np.float32)
         extended = np.concatenate([series.covariates[:, past:], beyond])
         self.known_windows = _row_windows(put(extended), length + horizon - 1)
+        nothing = np.zeros((len(series), 0), dtype=np.float32)
+        self.static = put(nothing if static is None else static)
         self.ahead = torch.arange(horizon, device=device)
 
     def gather(self, cell: torch.Tensor) -> Batch:
@@ -132,6 +137,9 @@ class DeviceSeries:
         known = self.known_windows[row + 1]
         if known.shape[2]:  # what follows the end of a series is another's
             known[:, self.length - 1 :].masked_fill_(~inside.unsqueeze(2), torch.nan)
+        if self.static.shape[1]:
+            static = self.static[series].unsqueeze(1).expand(-1, known.shape[1], -1)
+            known = torch.cat([known, static], dim=2)
         return Batch(
             reading=self.reading_windows[cell],
             covariates=self.covariate_windows[row],

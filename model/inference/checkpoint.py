@@ -16,6 +16,7 @@ LATER: dict[str, Any] = {
     "meter_features": 0,
     "horizon": 1,
     "known": [],
+    "static": [],
     "quantiles": [],
     "flags": False,
     "seasons": [],

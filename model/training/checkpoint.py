@@ -9,13 +9,16 @@ from jsonargparse import Namespace
 from lightning.pytorch.utilities import rank_zero_info
 
 from data.columns import GEPIII_ROLES, DataError
+from data.static import columns_of
 from model.inference.checkpoint import load_checkpoint, roles_of
 from model.training.errors import UsageError
 
 # Hyperparameters that a run may set anew; the others make model and optimiser what they are.
 OF_THE_RUN = {"lr", "weight_decay", "dropout"}
 # Hyperparameters of the model that the command line sets elsewhere.
-ELSEWHERE = {name: f"data.{name}" for name in ("window", "horizon", "covariates", "known")}
+ELSEWHERE = {
+    name: f"data.{name}" for name in ("window", "horizon", "covariates", "known", "static")
+}
 
 
 def read_checkpoint(path: Path, option: str = "ckpt_path") -> dict[str, Any]:
@@ -46,6 +49,8 @@ def adopt_checkpoint(config: Namespace, checkpoint: dict[str, Any], args: list[s
         option = ELSEWHERE.get(name, f"model.{name}")
         if name == "_instantiator" or (name in OF_THE_RUN and option in given | configured):
             continue
+        if name == "static" and columns_of(config[option]) == columns_of(value):
+            config[option] = value  # the same columns, as they were in training
         if config[option] != value and option in given:
             raise UsageError(
                 f"--{option} is {config[option]}, but {path} was trained with {value}; "

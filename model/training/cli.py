@@ -133,7 +133,7 @@ class TrainCLI(LightningCLI):
         )
         parser.link_arguments("kernel", "model.kernel")
         parser.link_arguments("step", "model.published", lambda step: step == "published")
-        for name in ("window", "horizon", "covariates", "known"):
+        for name in ("window", "horizon", "covariates", "known", "static"):
             parser.link_arguments(f"data.{name}", f"model.{name}")
         parser.link_arguments("model.transform", "data.transform")
         # No option: the data or a checkpoint say it.
@@ -198,6 +198,13 @@ class TrainCLI(LightningCLI):
         checkpoint = read_checkpoint(config.init_from, "init_from")
         adopt_network(config, checkpoint, self.raw_args)
         self.start = Start(config.init_from, checkpoint, config.scaling)
+
+    def before_instantiate_classes(self) -> None:
+        """Name the numbers that --data.static stands for: the network has an input for each."""
+        config = self.config[self.config["subcommand"]]
+        if config.data.static and config.ckpt_path is None:
+            data = SeriesDataModule(**config.data)
+            config.data.static = config.model.static = data.name_static()
 
     # -- running -------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ class S4ConvDModule(L.LightningModule):
         window: readings that the model sees; set with --data.window.
         covariates: columns beside the reading; set with --data.covariates.
         known: those of them that are known ahead; set with --data.known.
+        static: names of what is known of each meter at all times; set with --data.static.
         horizon: how many readings ahead are forecast; set with --data.horizon.
         quantiles: levels to forecast, 0.5 among them, such as [0.1,0.5,0.9]; the loss is then the
             pinball loss. Without, one forecast, trained on RMSLE (RMSE under transform none).
@@ -64,6 +65,7 @@ class S4ConvDModule(L.LightningModule):
         window: int,
         covariates: list[str],
         known: list[str] = [],  # noqa: B006 (never changed, as below)
+        static: list[str] = [],  # noqa: B006
         horizon: int = 1,
         quantiles: list[float] = [],  # noqa: B006
         transform: Literal["auto", "log1p", "none"] = "auto",
@@ -102,7 +104,7 @@ class S4ConvDModule(L.LightningModule):
                 raise UsageError(f"--model.{name} must be {kind}, not {value}")
         self.forecaster = Forecaster(
             covariates,
-            known=known,
+            known=[*known, *static],
             horizon=horizon,
             quantiles=quantiles,
             transform="log1p" if transform == "auto" else transform,  # see `setup`

@@ -80,7 +80,8 @@ class Start:
     def _encoder(self, forecaster: Forecaster, state: State, own: State) -> list[str]:
         """Columns of features that the weights do not know begin at 0, and so change nothing."""
         hparams = self.checkpoint["hyper_parameters"]
-        options = {name: hparams[name] for name in ("covariates", "known", *FEATURES)}
+        options = {name: hparams[name] for name in ("covariates", *FEATURES)}
+        options["known"] = [*hparams["known"], *hparams["static"]]
         theirs = Forecaster.feature_names(**options)
         weight = torch.zeros_like(own["network.encoder.weight"])
         for column, feature in enumerate(forecaster.features):
@@ -108,7 +109,7 @@ class Start:
         """Of the reading, and of the covariates that both have."""
         own |= {name: state[name] for name in ("reading_mean", "reading_std")}
         hparams = self.checkpoint["hyper_parameters"]
-        theirs = [*hparams["covariates"], *hparams["known"]]
+        theirs = [*hparams["covariates"], *hparams["known"], *hparams["static"]]
         for number, covariate in enumerate(forecaster.covariates):
             if covariate in theirs:
                 for name in ("covariate_mean", "covariate_std"):

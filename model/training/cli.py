@@ -457,6 +457,10 @@ def main(args: list[str] | None = None) -> TrainCLI | None:
             from model.training.compare.command import CompareCLI  # which is a TrainCLI
 
             return CompareCLI(args)
+        if args[0] == "backtest":
+            from model.training.backtest import BacktestCLI  # which is a TrainCLI
+
+            return BacktestCLI(args)
         if args[0] == "submission":
             from model.training.submission import SubmissionCLI  # which is a TrainCLI
 

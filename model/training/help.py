@@ -16,10 +16,11 @@ SUBCOMMANDS = {
 COMMANDS = SUBCOMMANDS | {
     "inspect": "say what was understood of a table, before anyone trains",
     "compare": "train with several kernels in turns, and say what each brings",
+    "backtest": "train on growing histories, and score what follows each",
     "export": "write a checkpoint as a file for programs without this code",
     "submission": "answer GEPIII's test file, for Kaggle",
 }
-"""What stands behind train.py: Lightning's subcommands, and four of our own."""
+"""What stands behind train.py: Lightning's subcommands, and our own."""
 
 TOP_OPTIONS = (
     "config",
@@ -61,7 +62,7 @@ def short_help(fit: LightningArgumentParser) -> str:
         given = action.default is None or name == "config"
         line = f"  --{name:<21}{text}" + ("" if given else f" [{action.default}]")
         lines += textwrap.wrap(line, 80, subsequent_indent=" " * 25, break_on_hyphens=False)
-    lines += ["", "every option: python train.py fit --help; the last four commands have one, too"]
+    lines += ["", "every option: python train.py fit --help; the last five commands have one, too"]
     return "\n".join(lines)
 
 

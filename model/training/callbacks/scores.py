@@ -45,7 +45,7 @@ def score_table(
     measure: str = "rmsle",
 ) -> str:
     """`score_cells` as text of at most 80 columns, if there are no more than six forecasts."""
-    return _text(score_cells(actual, forecasts, meter, measure))
+    return table_text(score_cells(actual, forecasts, meter, measure))
 
 
 def score_cells(
@@ -62,7 +62,7 @@ def score_cells(
         meter: (n,) the code of each row's meter type.
         measure: rmsle, or rmse.
     """
-    score, form = (rmsle, "{:.4f}".format) if measure == "rmsle" else (rmse, _number)
+    score, form = (rmsle, "{:.4f}".format) if measure == "rmsle" else (rmse, number_text)
     rows = {"all": np.ones(meter.size, dtype=bool)}
     if np.unique(meter).size > 1:
         rows |= {meter_label(int(code)): meter == code for code in np.unique(meter)}
@@ -76,7 +76,7 @@ def score_cells(
 
 def measure_table(found: dict[str, Scores]) -> str:
     """`measure_cells` as text of at most 80 columns, if there are no more than six forecasts."""
-    return "\n".join(map(_text, measure_cells(found)))
+    return "\n".join(map(table_text, measure_cells(found)))
 
 
 def measure_cells(found: dict[str, Scores]) -> tuple[Cells, Cells]:
@@ -89,13 +89,13 @@ def measure_cells(found: dict[str, Scores]) -> tuple[Cells, Cells]:
     table = [["all rows", "", *heads]]
     for measure in ("mae", "rmse"):
         values = [getattr(of.all(), measure)[0] for of in found.values()]
-        table.append([MEASURES[measure], "", *map(_number, values)])
+        table.append([MEASURES[measure], "", *map(number_text, values)])
     meters = max(int((of.rows > 0).sum()) for of in found.values())
     middle = [["median meter", f"of {meters:,}", *heads]]
     for measure in ("cv_rmse", "nmbe", "mase"):
         medians = [median(np.abs(getattr(of, measure))) for of in found.values()]
         label = MEASURES[measure].replace("NMBE", "|NMBE|")
-        middle.append([label, "", *map(_number, medians)])
+        middle.append([label, "", *map(number_text, medians)])
     middle.append(["in the limits", "", *(f"{within_limits(of):,}" for of in found.values())])
     return table, middle
 
@@ -108,10 +108,10 @@ def standardised_table(found: dict[str, Scores], deviation: float) -> str:
         deviation: of the readings in the training rows.
     """
     everything = [of.all() for of in found.values()]
-    squares = [_number((of.rmse[0] / deviation) ** 2) for of in everything]
-    sizes = [_number(of.mae[0] / deviation) for of in everything]
+    squares = [number_text((of.rmse[0] / deviation) ** 2) for of in everything]
+    sizes = [number_text(of.mae[0] / deviation) for of in everything]
     heads = ["standardised", "", *_heads(found)]
-    return _text([heads, ["MSE", "", *squares], ["MAE", "", *sizes]])
+    return table_text([heads, ["MSE", "", *squares], ["MAE", "", *sizes]])
 
 
 def meter_scores(found: dict[str, Scores], series: SeriesSet) -> pa.Table:
@@ -151,7 +151,8 @@ def short(name: str) -> str:
     return re.sub(r"^same \w+ ", "", name)
 
 
-def _number(value: float) -> str:
+def number_text(value: float) -> str:
+    """Four digits, or all of a large one's."""
     if not np.isfinite(value):
         return "-"
     if abs(value) < 1000:
@@ -159,7 +160,7 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) < 1e6 else f"{value:.2e}"
 
 
-def _text(table: Cells) -> str:
+def table_text(table: Cells) -> str:
     """Columns below their heads, closer together where there are many."""
     heads = table[0][2:]
     first, gap = (15, 2) if len(heads) < 6 else (13, 1)

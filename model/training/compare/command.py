@@ -1,6 +1,5 @@
 """`python train.py compare`: trains kernels side by side and says what each is worth."""
 
-import itertools
 import json
 import shlex
 import sys
@@ -24,7 +23,15 @@ from model.training.callbacks.timing import WARM_UP
 from model.training.checkpoint import command_line_options
 from model.training.cli import TrainCLI, next_commands
 from model.training.compare import measured, tables
-from model.training.compare.runs import Run, announced, kernel_record, quiet, release_memory, train
+from model.training.compare.runs import (
+    Run,
+    announced,
+    kernel_record,
+    new_folder,
+    quiet,
+    release_memory,
+    train,
+)
 from model.training.errors import UsageError
 from model.training.graph import reason_against
 from model.training.logger import StepLogger
@@ -176,7 +183,7 @@ class CompareCLI(TrainCLI):
         """
         warnings.filterwarnings("ignore", message=".*smaller than the logging interval")
         config, device = self.config.fit, self.trainer.strategy.root_device
-        folder = _new_folder(config.runs)
+        folder = new_folder(config.runs, "compare")
         rounds: list[dict[str, Run]] = []
         record: dict[str, Any] = {}
         failure: BaseException | None = None
@@ -293,20 +300,6 @@ def _names(words: str) -> list[str]:
         )
         _require(names.count(name) == 1, f"--kernels: '{name}' is named twice")
     return names
-
-
-def _new_folder(runs: Path) -> Path:
-    """`runs`/compare_N, made; N is one more than the largest yet."""
-    numbers = [path.name.removeprefix("compare_") for path in runs.glob("compare_*")]
-    first = 1 + max((int(number) for number in numbers if number.isdecimal()), default=-1)
-    for number in itertools.count(first):
-        folder = runs / f"compare_{number}"
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:  # another comparison was faster
-            continue
-        return folder
-    raise AssertionError
 
 
 def _fail(failure: BaseException) -> NoReturn:

@@ -2,12 +2,14 @@
 
 import dataclasses
 import gc
+import itertools
 import logging
 import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -91,6 +93,20 @@ def kernel_record(name: str, tf32: bool, rounds: Sequence[Run]) -> dict[str, Any
         "losses": first,
         "repeat": max((apart(losses, first) for losses in others), default=None),
     }
+
+
+def new_folder(runs: Path, name: str) -> Path:
+    """`runs`/name_N, made; N is one more than the largest yet."""
+    numbers = [path.name.removeprefix(f"{name}_") for path in runs.glob(f"{name}_*")]
+    first = 1 + max((int(number) for number in numbers if number.isdecimal()), default=-1)
+    for number in itertools.count(first):
+        folder = runs / f"{name}_{number}"
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:  # another run was faster
+            continue
+        return folder
+    raise AssertionError
 
 
 @contextmanager

@@ -375,14 +375,14 @@ class SeriesDataModule(L.LightningDataModule):
         self.scaling, warnings = fit_scaling(
             train.series,
             self.covariates + self.known + self.static,
-            self._static_numbers(train.series),
+            self.static_numbers(train.series),
             *train.reach,
             log1p,
         )
         for warning in warnings:
             self._say(warning)
 
-    def _static_numbers(self, series: SeriesSet) -> np.ndarray:
+    def static_numbers(self, series: SeriesSet) -> np.ndarray:
         """(S, K) what `static` says of each series."""
         made, notes = numbers(series.static, list(self.static), len(series))
         for note in notes:
@@ -467,7 +467,7 @@ class SeriesDataModule(L.LightningDataModule):
                 device,
                 self.horizon,
                 len(self.known),
-                self._static_numbers(series),
+                self.static_numbers(series),
             )
         return self._sources[id(series)]
 

@@ -66,6 +66,7 @@ def forecaster_of(checkpoint: dict[str, Any]) -> Forecaster:
     """
     hparams = checkpoint["hyper_parameters"]
     options = {name: hparams[name] for name in hparams if name not in OF_THE_TRAINING}
+    options["known"] = [*options["known"], *options.pop("static")]
     forecaster = Forecaster(**options)
     state = {name.removeprefix(PREFIX): t for name, t in checkpoint["state_dict"].items()}
     if not state.get("fitted", torch.tensor(False)):

@@ -9,25 +9,21 @@ from model.forecaster import Forecaster
 
 
 @torch.inference_mode()
-def fill_ahead(
-    of: Forecaster, series: SeriesSet, window: int, known: int, device: torch.device
-) -> tuple[np.ndarray, int]:
+def fill_ahead(of: Forecaster, series: SeriesSet, source: DeviceSeries) -> tuple[np.ndarray, int]:
     """Forecast all that is missing after the last whole window of each series.
 
     All series go on together, a horizon at a time; what was read is kept.
 
     Args:
-        of: the forecaster, on `device`.
+        of: the forecaster.
         series: with NaN up to where they are to be forecast, and their covariates.
-        window: readings that the forecaster sees.
-        known: how many of the covariates, the last ones, are known ahead.
-        device: where it is done.
+        source: the same on the forecaster's device; its readings are filled.
 
     Returns:
         (N,) float32, the readings with the forecasts; and how many series have no whole window and
         are as they were.
     """
-    source = DeviceSeries(series, window, device, of.horizon, known)
+    window, device = source.length, source.reading.device
     windows = find_windows(series, window, *series.span(), target_known=False)
     owner = series.series_of(windows.cell)
     last = np.r_[owner[1:] != owner[:-1], True][: owner.size]

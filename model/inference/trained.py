@@ -13,6 +13,7 @@ from data.frame import Frame, frame_of
 from data.grid import every
 from data.load import load_series
 from data.series import SeriesSet
+from data.static import columns_of, numbers
 from data.table import TRAINED_ON, Source
 from data.windows import DeviceSeries, WindowLoader, Windows, find_windows
 from model.forecaster import Forecaster
@@ -32,6 +33,7 @@ class TrainedForecaster:
         roles: which column of a table plays which part.
         covariates: columns that are not known ahead.
         known: columns that are.
+        static: numbers that are known of each series, by their names, see `data.static`.
     """
 
     def __init__(
@@ -41,12 +43,14 @@ class TrainedForecaster:
         roles: Roles,
         covariates: list[str],
         known: list[str],
+        static: list[str],
     ) -> None:
         self.forecaster = forecaster
         self.window = window
         self.roles = roles
         self.covariates = tuple(covariates)
         self.known = tuple(known)
+        self.static = static
 
     @classmethod
     def load(cls, path: str | Path) -> "TrainedForecaster":
@@ -63,6 +67,7 @@ class TrainedForecaster:
             roles_of(checkpoint),
             hparams["covariates"],
             hparams["known"],
+            hparams["static"],
         )
 
     def predict(self, frame: Any, every_window: bool = True) -> pa.Table:
@@ -94,11 +99,16 @@ class TrainedForecaster:
 
     def _read(self, frame: Frame) -> SeriesSet:
         """The series of a frame, which has to have every covariate: no other file can."""
-        covariates = self.covariates + self.known
+        covariates, static = self.covariates + self.known, tuple(columns_of(self.static))
         require_columns(
-            frame, frame.table.column_names, covariates, f"{TRAINED_ON} Nulls are allowed in it."
+            frame,
+            frame.table.column_names,
+            covariates + static,
+            f"{TRAINED_ON} Nulls are allowed in it.",
         )
-        series = load_series(Source((frame,), roles=self.roles, covariates=covariates))
+        series = load_series(
+            Source((frame,), roles=self.roles, covariates=covariates, static=static)
+        )
         if self.forecaster.transform == "log1p" and series.clip():
             series.notes.append("readings below zero are set to 0")
         for note in series.notes:
@@ -133,9 +143,12 @@ class TrainedForecaster:
     @torch.inference_mode()
     def _forecast(self, windows: Windows) -> np.ndarray:
         """(n, horizon, Q), the user's units."""
-        of = self.forecaster
+        of, series = self.forecaster, windows.series
+        static, notes = numbers(series.static, self.static, len(series))
+        for note in notes:
+            LOG.info(note)
         source = DeviceSeries(
-            windows.series, self.window, torch.device("cpu"), of.horizon, len(self.known)
+            series, self.window, torch.device("cpu"), of.horizon, len(self.known), static
         )
         forecasts = [
             of.to_user_units(of(b.reading, b.covariates, b.minute, b.key, b.known))

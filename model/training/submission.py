@@ -73,7 +73,7 @@ class SubmissionCLI(TrainCLI):
                 f"data have one {every(series.step)}"
             )
         otherwise = _medians(series)
-        reading, without = fill_ahead(forecaster, series, data.window, len(data.known), device)
+        reading, without = fill_ahead(forecaster, series, data.device_series(series))
         if without:
             rank_zero_info(f"{without} meters have no {data.window} readings in a row: median")
         units = recorded_units(series, data.rules)

@@ -43,6 +43,7 @@ def trained(run: RunTrain, tmp_path: Path) -> TrainedForecaster:
 FULL = [
     "--data.horizon=3",
     "--data.known=[Tarif]",
+    "--data.static=[Art]",
     "--model.quantiles=[0.1,0.5,0.9]",
     "--model.meter_features=2",
     "--model.seasons=[4]",
@@ -59,6 +60,7 @@ def test_python_and_the_command_line_forecast_the_same(
         [pa.table(columns(LONG, level, name)) for level, name in ((0, "a"), (500, "b"))]
     )
     table = table.append_column("Tarif", pa.array(np.arange(2 * LONG) % 7 / 7))
+    table = table.append_column("Art", pa.array(["Amt"] * LONG + ["Halle"] * LONG))
     path, output = tmp_path / "t.parquet", tmp_path / "out.parquet"
     pq.write_table(table, path)
     best = run("--data.path", path, *WARM, *options).best

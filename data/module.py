@@ -1,7 +1,6 @@
 """Meters, in the layout of GEPIII (the ASHRAE contest) or any other, as a DataModule."""
 
 import hashlib
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -17,29 +16,20 @@ from data.boosting import MAX_FIT_WINDOWS, TREES, boosting_is_installed, lightgb
 from data.cache import cache_folder, cached_series
 from data.columns import GEPIII_ROLES, TIME, DataError, Files, Roles, files_words
 from data.dlinear import dlinear_forecast
-from data.grid import every
+from data.parts import Cut, Part, refuse_empty, refuse_steps
 from data.rules import GEPIII_UTC_OFFSET
 from data.scaling import fit_scaling
 from data.scores import scores
 from data.series import SeriesSet
-from data.splits import Range, split_ranges
+from data.splits import split_ranges
 from data.static import columns_of, name_numbers, numbers
 from data.table import Source
-from data.windows import Batch, DeviceSeries, WindowLoader, Windows, find_windows
+from data.windows import Batch, DeviceSeries, WindowLoader, Windows
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
 SIGNED = 0.1  # share of all that is read, signs left out, above which negative ones are no slips
 # Columns of predictions.csv and scores.csv.
 RESERVED = ("prediction", "horizon", "forecast", "rows")
-
-
-@dataclass(frozen=True)
-class Part:
-    """What a split is made of: the ticks `reach` of the series of a table."""
-
-    series: SeriesSet
-    reach: Range
-    table: str  # its name, for messages
 
 
 class SeriesDataModule(L.LightningDataModule):
@@ -156,7 +146,6 @@ class SeriesDataModule(L.LightningDataModule):
         self.ends = {"train_end": train_end, "val_end": val_end, "test_end": test_end}
         self.val_fraction = val_fraction
         self.test_fraction = test_fraction
-        self.look_back = look_back
         self.window = window
         self.horizon = horizon
         both = sorted(set(covariates) & set(known))
@@ -172,7 +161,7 @@ class SeriesDataModule(L.LightningDataModule):
         self.duplicates = duplicates
         self.transform = transform
         self.fraction = fraction
-        self.beyond_end = beyond_end
+        self.cut = Cut(window, horizon, look_back, beyond_end)
         self.batch_size = batch_size
         if boosting and not boosting_is_installed():
             raise DataError("--data.boosting needs LightGBM: pip install -e '.[baselines]'")
@@ -310,19 +299,21 @@ class SeriesDataModule(L.LightningDataModule):
         parts = {} if stage == "predict" and self.predict_path else self._parts()
         to_predict = self._to_predict(parts.get("test"))
         loaded = [*parts.values(), *([to_predict] if to_predict else [])]
-        self._refuse_steps(loaded)
+        refuse_steps(loaded)
         self._settle_transform(loaded)
         for split, part in parts.items():
-            self._refuse_short(part)
-            self.windows[split] = self._find_windows(part)
-            self._refuse_empty(split, part)
+            short = part.short_series(self.cut)
+            if short:
+                self._say(f"{short} series shorter than {self.cut.need} rows are skipped")
+            self.windows[split] = part.windows(self.cut)
+            refuse_empty(split, part, self.windows[split], self.cut)
         if "train" in parts:
             self._fit_scaling(parts["train"])
             self._thin_training()
         if parts:
             self._describe(next(iter(parts.values())).series)
         if to_predict is not None:
-            self.windows["predict"] = self._predict_windows(to_predict)
+            self.windows["predict"] = to_predict.windows_to_predict(self.cut)
 
     def _parts(self) -> dict[str, Part]:
         """The splits: parts of the time of one file, or whole files of their own."""
@@ -348,16 +339,6 @@ class SeriesDataModule(L.LightningDataModule):
             return test
         series = self._load((self.predict_path,))
         return Part(series, series.span(), str(self.predict_path))
-
-    def _refuse_steps(self, parts: list[Part]) -> None:
-        """One model forecasts at one step."""
-        first = parts[0]
-        for part in parts:
-            if part.series.step != first.series.step:
-                raise DataError(
-                    f"{part.table} has a reading {every(part.series.step)}, and {first.table} "
-                    f"{every(first.series.step)}; bring the files to one step"
-                )
 
     @property
     def step(self) -> int:
@@ -388,53 +369,6 @@ class SeriesDataModule(L.LightningDataModule):
         for note in notes:
             self._say(note)
         return made
-
-    def _predict_windows(self, part: Part) -> Windows:
-        found = self._find_windows(part, target_known=False)
-        if not len(found):
-            self._refuse_short(part)
-            start, end = map(part.series.stamp, part.reach)
-            raise DataError(
-                f"{part.table}: no {self.window} consecutive times with readings lie between "
-                f"{start} and {end}: there is nothing to predict from"
-            )
-        return found
-
-    def _find_windows(self, part: Part, target_known: bool = True) -> Windows:
-        first, last = part.reach
-        beyond = self.beyond_end and not target_known
-        return find_windows(
-            part.series,
-            self.window,
-            first - self.window * self.look_back,  # of training, that is before the first reading
-            last + self.horizon * beyond,
-            horizon=self.horizon,
-            target_known=target_known,
-            beyond_end=beyond,
-        )
-
-    def _refuse_short(self, part: Part) -> None:
-        series, need = part.series, self.window + self.horizon
-        short = np.flatnonzero(series.length < need)
-        if short.size == len(series):
-            longest = int(series.length.argmax())
-            raise DataError(
-                f"{part.table}: every series is too short for --data.window {self.window}: rows="
-                f"{series.length[longest]}, needed={need} ({series.name(longest)})"
-            )
-        if short.size:
-            self._say(f"{short.size} series shorter than {need} rows are skipped")
-
-    def _refuse_empty(self, split: str, part: Part) -> None:
-        if len(self.windows[split]):
-            return
-        first, last = map(part.series.stamp, part.reach)
-        start, end = map(part.series.stamp, part.series.span())
-        raise DataError(
-            f"split '{split}' ({first} to {last}) holds no window of {self.window} + "
-            f"{self.horizon} consecutive times with readings; the data run from {start} to {end}. "
-            "Move --data.train_end, --data.val_end and --data.test_end, or shorten --data.window."
-        )
 
     def _thin_training(self) -> None:
         """Keep whole series for training, drawn by the seed: never random rows."""

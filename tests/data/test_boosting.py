@@ -83,3 +83,17 @@ def test_long_data_are_thinned_and_forecast_whole(monkeypatch: pytest.MonkeyPatc
     found = lightgbm_forecast(train, test)
     assert found.shape == (len(test), 1)
     assert np.isfinite(found).all()
+
+
+@pytest.mark.usefixtures("few_trees")
+def test_each_reading_ahead_has_a_model_of_its_own() -> None:
+    """The first is what it would be alone; the second knows the hour that it is for."""
+    series = meters([5.0, 80.0])
+    train, test = (replace(split(series, *ends), horizon=2) for ends in ((0, 399), (400, 599)))
+    found = lightgbm_forecast(train, test)
+    alone = lightgbm_forecast(replace(train, horizon=1), replace(test, horizon=1))
+    assert found.shape == (len(test), 2)
+    assert np.array_equal(found[:, :1], alone)
+    off = np.log1p(found) - np.log1p(test.targets())
+    last = np.log1p(series.reading[test.cell + LENGTH - 1])[:, None] - np.log1p(test.targets())
+    assert (np.square(off).mean(0) < 0.1 * np.square(last).mean(0)).all()

@@ -1,6 +1,7 @@
 """What drawings with Pillow share: a palette, a font, round ticks, a canvas with smooth edges."""
 
 import math
+import unicodedata
 from collections.abc import Sequence
 from functools import cache
 
@@ -15,6 +16,7 @@ INK, MUTED, FRAME, FAINT = "#263238", "#66757f", "#cfd6da", "#edf0f2"
 ORANGE = "#f57c00"
 ROUND_STEPS = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0)
 
+DRAWN = "°·"  # beyond ASCII, by the one font
 DASH = 8  # pixels from one to the next
 
 Point = tuple[float, float]
@@ -23,8 +25,15 @@ Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 @cache
 def default_font(pixels: int) -> Font:
-    """The one font that is there wherever Pillow is. It has Latin letters, but no minus or ×."""
+    """The one font that is there wherever Pillow is. It has ASCII and little else."""
     return ImageFont.load_default(size=pixels)
+
+
+def drawable(text: str) -> str:
+    """A user's words in letters that the font has: accents are left out, others become '?'."""
+    plain = unicodedata.normalize("NFKD", text.replace("ß", "ss"))
+    letters = (letter for letter in plain if not unicodedata.combining(letter))
+    return "".join(letter if letter.isascii() or letter in DRAWN else "?" for letter in letters)
 
 
 def compact(value: float) -> str:
@@ -36,7 +45,8 @@ def compact(value: float) -> str:
 
 
 def shorten(text: str, letters: Font, room: float) -> str:
-    """Cut text so that it fits into as many pixels, dots included."""
+    """Text in letters that the font has, cut to fit into as many pixels, dots included."""
+    text = drawable(text)
     if letters.getlength(text) <= room:
         return text
     while text and letters.getlength(text + "...") > room:
@@ -131,6 +141,7 @@ class Canvas:
         halo: bool = False,
     ) -> None:
         """One line; `anchor` as in Pillow. A halo parts it from what lies below."""
+        words = drawable(words)
         point, letters = self._large([at])[0], default_font(round(size * self._scale))
         if halo:
             self._draw.text(
@@ -142,7 +153,7 @@ class Canvas:
 
     def length(self, words: str, size: float = 12) -> float:
         """How wide a text is."""
-        return default_font(round(size * self._scale)).getlength(words) / self._scale
+        return default_font(round(size * self._scale)).getlength(drawable(words)) / self._scale
 
     def _large(self, points: Sequence[Point]) -> list[Point]:
         return [(x * self._scale, y * self._scale) for x, y in points]

@@ -58,6 +58,7 @@ class TrainCLI(LightningCLI):
     def __init__(self, args: list[str]) -> None:
         self.raw_args = args
         self.epochs_done = 0  # behind the checkpoint that is resumed
+        self.best: ModelCheckpoint | None = None
         super().__init__(
             S4ConvDModule,
             SeriesDataModule,
@@ -220,8 +221,9 @@ class TrainCLI(LightningCLI):
             callbacks.append(PacedProgressBar())
         if settings.enable_checkpointing is not False:
             common: dict[str, Any] = {"enable_version_counter": False}
+            self.best = ModelCheckpoint(monitor="val/rmsle", filename="best", **common)
             callbacks += [
-                ModelCheckpoint(monitor="val/rmsle", filename="best", **common),
+                self.best,
                 ModelCheckpoint(filename="last", save_on_exception=True, **common),
             ]
         if kwargs.get("logger") or settings.logger:
@@ -284,9 +286,8 @@ class TrainCLI(LightningCLI):
 
     def _watch(self) -> None:
         """Let the best checkpoint be that of the score that suits the data and the model."""
-        for callback in self.trainer.checkpoint_callbacks:
-            if isinstance(callback, ModelCheckpoint) and callback.monitor is not None:
-                callback.monitor = f"val/{self._watched_score}"
+        if self.best is not None:
+            self.best.monitor = f"val/{self._watched_score}"
 
     @property
     def _watched_score(self) -> str:

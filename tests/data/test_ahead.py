@@ -48,6 +48,16 @@ def test_a_forecast_has_a_row_for_each_reading_ahead(run: RunTrain, tmp_path: Pa
     assert "best: validation pinball loss" in r.text
 
 
+def test_a_checkpoint_of_ones_own_watches_what_it_was_told(run: RunTrain, tmp_path: Path) -> None:
+    """Quantiles move our own to the pinball loss, and no other."""
+    own = ["--trainer.callbacks=ModelCheckpoint", "--trainer.callbacks.monitor=val/mae"]
+    own += ["--trainer.callbacks.filename=mine"]
+    r = run("--data.path", table(tmp_path / "own.csv"), *OWN, *THREE, *own)
+    assert r.code == 0, r.text
+    watched = {each.filename: each.monitor for each in r.cli.trainer.checkpoint_callbacks}
+    assert watched == {"best": "val/pinball", "last": None, "mine": "val/mae"}
+
+
 def test_what_is_known_ahead_leads_past_the_last_reading(run: RunTrain, tmp_path: Path) -> None:
     """Rows without a reading are forecast, with the tariff that they have."""
     trained = run("--data.path", table(tmp_path / "own.csv"), *OWN, *THREE, "--data.known=[tariff]")

@@ -1,6 +1,7 @@
 """Meters, in the layout of GEPIII (the ASHRAE contest) or any other, as a DataModule."""
 
 import hashlib
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -473,7 +474,9 @@ class SeriesDataModule(L.LightningDataModule):
         if train is None or train.series is not series:
             return np.full(len(series), np.nan)
         actual = series.reading[train.cell + train.length]
-        naive = naive_forecasts(train)[season(series.step)][:, 0]
+        # Of all training windows, of which there may be millions: one target each.
+        next_one = replace(train, horizon=1)
+        naive = naive_forecasts(next_one)[season(series.step)][:, 0]
         nothing = np.full(len(series), np.nan)
         return scores(naive, actual, series.series_of(train.cell), nothing).mae
 

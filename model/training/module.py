@@ -151,10 +151,11 @@ class S4ConvDModule(L.LightningModule):
         """
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
         for name in ("step", "transform", "span")[: 3 if stage == "fit" else 2]:
-            setattr(self.forecaster, name, getattr(data, name))
-            self.hparams[name] = getattr(data, name)
+            value = getattr(data, name)
+            setattr(self.forecaster, name, value)
+            self.hparams[name] = value
             # What Lightning logs.
-            self._hparams_initial[name] = getattr(data, name)  # type: ignore[index,operator]
+            self._hparams_initial[name] = value  # type: ignore[index,operator]
         if stage == "fit":
             self._graphed = None  # of tensors that may lie elsewhere by now
             scaling = data.scaling

@@ -1,18 +1,19 @@
 """S4ConvD between the user's units: what goes in and comes out is kWh, degrees and minutes."""
 
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from model.calendar import CALENDAR_FEATURES, calendar_features
-from model.losses import pinball, rmsle, root_mean_square
+from model.losses import huber, pinball, root_mean_square, signed_log1p
 from model.meters import MeterFeatures
 from model.published import PublishedS4ConvD
 from model.s4convd import S4ConvD
 
 Transform = Literal["log1p", "none"]
+Loss = Literal["huber", "rmsle"]
 MEDIAN = 0.5
 # Ahead of the softplus whose value parts two quantiles: an untrained band is narrow.
 NARROW = 2.0
@@ -26,11 +27,16 @@ class Forecaster(nn.Module):
     tick after it. Scaling lives here and travels in the state dict: a checkpoint means the same
     everywhere.
 
+    Several networks that began differently err differently, and their mean errs less than one of
+    them (Lakshminarayanan et al. 2017): `members` of them are trained side by side, each for
+    itself, on the same batches.
+
     Args:
         covariates: names of the covariates, in the order of the tensors' last axis.
         known: names of those that are known ahead, likewise.
         horizon: ticks to forecast.
-        quantiles: levels in (0, 1), ascending, the median among them; none: one forecast alone.
+        quantiles: levels in (0, 1), ascending, the median among them, beside the forecast itself;
+            none: the forecast alone.
         transform: `log1p` models log(1 + reading), for readings >= 0; `none` models the reading.
         relative: the network sees each window relative to its last reading (which it is also told)
             and forecasts the difference to it, so that large and small buildings look alike.
@@ -44,6 +50,7 @@ class Forecaster(nn.Module):
             `MeterFeatures`.
         step: minutes from one reading to the next.
         span: minutes that the training spans: the calendar has no longer cycle; None: it has all.
+        members: networks whose forecasts are averaged.
         published: run the network in the form of `PublishedS4ConvD`, which is the same function.
         network: the other arguments of `S4ConvD`.
     """
@@ -70,6 +77,7 @@ class Forecaster(nn.Module):
         meter_features: int = 0,
         step: int = 60,
         span: int | None = None,
+        members: int = 1,
         published: bool = False,
         **network: Any,
     ) -> None:
@@ -90,8 +98,13 @@ class Forecaster(nn.Module):
             covariates, known, horizon, relative, calendar, flags, seasons, meter_features
         )
         form = PublishedS4ConvD if published else S4ConvD
-        outputs = max(1, len(quantiles))
-        self.network = form(len(self.features), horizon=horizon, outputs=outputs, **network)
+        outputs = 1 + len(quantiles)
+        first, *others = (
+            form(len(self.features), horizon=horizon, outputs=outputs, **network)
+            for _ in range(members)
+        )
+        self.network = first
+        self.others = nn.ModuleList(others)
         self.register_buffer("fitted", torch.tensor(False))
         self.register_buffer("reading_mean", torch.zeros(()))
         self.register_buffer("reading_std", torch.ones(()))
@@ -124,9 +137,9 @@ class Forecaster(nn.Module):
         ]
 
     @property
-    def median(self) -> int:
-        """Which of the outputs is the forecast, where one is wanted."""
-        return self.quantiles.index(MEDIAN) if self.quantiles else 0
+    def networks(self) -> list[S4ConvD]:
+        """All members."""
+        return [self.network, *cast("list[S4ConvD]", list(self.others))]
 
     @torch.no_grad()
     def fit_scaling(
@@ -163,13 +176,25 @@ class Forecaster(nn.Module):
                 step; None where there are none.
 
         Returns:
-            (B, horizon, Q), float32: the quantiles, or one forecast.
+            (B, horizon, 1 + Q), float32: the forecast, and behind it the quantiles.
         """
+        return self.of_members(reading, covariates, minute, key, known).mean(0)
+
+    def of_members(
+        self,
+        reading: torch.Tensor,
+        covariates: torch.Tensor,
+        minute: torch.Tensor,
+        key: torch.Tensor | None = None,
+        known: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The same of each network, (members, B, horizon, 1 + Q): what each is trained on."""
         scaled = (self.transformed(reading) - self.reading_mean) / self.reading_std  # (B, L)
         level = scaled[:, -1:] if self.relative else torch.zeros_like(scaled[:, :1])
         features = self._features(reading, scaled, level, covariates, minute, key, known)
-        forecast = self._quantiles(self.network(features).float())
-        return (forecast + level.unsqueeze(-1)) * self.reading_std + self.reading_mean
+        output = torch.stack([network(features) for network in self.networks])
+        forecast = self._ascending(output.float()) + level.unsqueeze(-1)
+        return forecast * self.reading_std + self.reading_mean
 
     def transformed(self, reading: torch.Tensor) -> torch.Tensor:
         """Readings in the units of `forward`."""
@@ -180,26 +205,35 @@ class Forecaster(nn.Module):
         return torch.expm1(forecast).clamp_min(0) if self.transform == "log1p" else forecast
 
     def loss(
-        self, forecast: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None
+        self,
+        forecast: torch.Tensor,
+        target: torch.Tensor,
+        weight: torch.Tensor | None = None,
+        kind: Loss = "huber",
     ) -> torch.Tensor:
-        """What training makes small.
+        """What training makes small: an error of the forecast, and the quantiles' pinball loss.
 
-        RMSLE under `log1p`; the root mean square in training deviations under `none`; with
-        quantiles the pinball loss in the transform's units, in training deviations.
+        Both in the transform's units, under `none` in training deviations. `huber` is no more than
+        proportional to a large error, a dead meter's say; `rmsle` is as published, and under `none`
+        the root mean square.
 
         Args:
-            forecast: what `forward` returned.
+            forecast: (members, B, horizon, 1 + Q), of `of_members`.
             target: (B, horizon), the user's units.
             weight: (B,) of each window in the mean; None: all alike.
+            kind: which error.
         """
+        members = len(forecast)
+        logs = self.transform == "log1p"
+        unit = 1.0 if logs else self.reading_std
+        truth = (signed_log1p(target) if logs else target / unit).repeat(members, 1)
+        weight = None if weight is None else weight.repeat(members) / members
+        forecast = forecast.flatten(0, 1) / unit
+        error = forecast[..., 0] - truth
+        value = huber(error, weight) if kind == "huber" else root_mean_square(error, weight)
         if self.quantiles:
-            scale = self.reading_std
-            target = self.transformed(target)
-            return pinball(forecast / scale, target / scale, self.levels, weight)
-        point = forecast.squeeze(-1)
-        if self.transform == "log1p":
-            return rmsle(point, target, weight)
-        return root_mean_square((point - target) / self.reading_std, weight)
+            value = value + pinball(forecast[..., 1:], truth, self.levels, weight)
+        return value
 
     def _features(
         self,
@@ -245,15 +279,19 @@ class Forecaster(nn.Module):
         mean, std = self.covariate_mean[columns], self.covariate_std[columns]
         return torch.nan_to_num((covariates - mean) / std, nan=0.0)
 
-    def _quantiles(self, output: torch.Tensor) -> torch.Tensor:
-        """(B, horizon, Q) of anything -> ascending along Q: the median, and gaps to either side."""
+    def _ascending(self, output: torch.Tensor) -> torch.Tensor:
+        """(..., 1 + Q) of anything -> the forecast, and quantiles that ascend.
+
+        These are made of the median and gaps to either side.
+        """
         if not self.quantiles:
             return output
-        at = self.median
+        forecast, output = output[..., :1], output[..., 1:]
+        at = self.quantiles.index(MEDIAN)
         middle, gaps = output[..., at : at + 1], F.softplus(output - NARROW)
         below = middle - gaps[..., :at].flip(-1).cumsum(-1).flip(-1)
         above = middle + gaps[..., at + 1 :].cumsum(-1)
-        return torch.cat([below, middle, above], dim=-1)
+        return torch.cat([forecast, below, middle, above], dim=-1)
 
 
 def _before(values: torch.Tensor, season: int, steps: int) -> torch.Tensor:

@@ -20,9 +20,11 @@ LATER: dict[str, Any] = {
     "quantiles": [],
     "flags": False,
     "seasons": [],
+    "members": 1,
+    "loss": "rmsle",
 }
 # Hyperparameters that are no arguments of a `Forecaster` by their names.
-OF_THE_TRAINING = ("window", "optimizer", "lr", "weight_decay", "_instantiator")
+OF_THE_TRAINING = ("window", "optimizer", "lr", "weight_decay", "loss", "_instantiator")
 PREFIX = "forecaster."  # of its tensors, in the LightningModule's state
 NO_SCALING = (
     "the checkpoint holds no scaling, so its forecasts would be in no known unit; take one that "
@@ -47,6 +49,12 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         raise DataError(f"{path} was not written by train.py")
     for name, value in LATER.items():
         hparams.setdefault(name, value)
+    weight = checkpoint["state_dict"]["forecaster.network.decoder.weight"]
+    if len(weight) == len(hparams["quantiles"]):
+        raise DataError(
+            f"{path} has quantiles and no forecast beside them, as an earlier version of this code "
+            "trained them: train anew, or use that version"
+        )
     return checkpoint
 
 

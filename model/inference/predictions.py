@@ -5,7 +5,6 @@ import pyarrow as pa
 
 from data.columns import TIME
 from data.windows import Windows
-from model.forecaster import MEDIAN
 
 
 def prediction_table(
@@ -19,7 +18,7 @@ def prediction_table(
     Args:
         windows: what was predicted.
         cell: (n,) the windows' first cells.
-        forecast: (n, horizon, Q), the user's units.
+        forecast: (n, horizon, 1 + Q), the user's units, the quantiles last.
         quantiles: their levels, or none.
     """
     series, ahead = windows.series, np.arange(windows.horizon)
@@ -29,8 +28,7 @@ def prediction_table(
     columns[TIME] = pa.array(minute.astype("datetime64[m]").astype("datetime64[s]"))
     if windows.horizon > 1:
         columns["horizon"] = pa.array(np.tile(ahead + 1, cell.size))
-    median = quantiles.index(MEDIAN) if quantiles else 0
-    columns["prediction"] = pa.array(forecast[..., median].ravel())
-    for number, level in enumerate(quantiles):
+    columns["prediction"] = pa.array(forecast[..., 0].ravel())
+    for number, level in enumerate(quantiles, 1):
         columns[f"quantile_{level:g}"] = pa.array(forecast[..., number].ravel())
     return pa.table(columns)

@@ -29,7 +29,7 @@ class Program(nn.Module):
         key: torch.Tensor,
         known: torch.Tensor,
     ) -> torch.Tensor:
-        """Forecasts (B, horizon, Q), Q quantiles or one forecast.
+        """Forecasts (B, horizon, 1 + Q): the forecast, and behind it Q quantiles.
 
         Args:
             reading: (B, L) float32, none missing.

@@ -33,7 +33,7 @@ def fill_ahead(of: Forecaster, series: SeriesSet, source: DeviceSeries) -> tuple
     most = source.reading.numel() - 1
     while cell.numel():
         b = source.gather(cell)
-        forecast = of(b.reading, b.covariates, b.minute, b.key, b.known)[..., of.median]
+        forecast = of(b.reading, b.covariates, b.minute, b.key, b.known)[..., 0]
         target = cell.unsqueeze(1) + window + source.ahead  # (B, horizon)
         missing = source.reading[target.clamp_max(most)].isnan() & (target < end.unsqueeze(1))
         # The windows of `source` are views of its readings: the next ones see what is written here.

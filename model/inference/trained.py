@@ -142,7 +142,7 @@ class TrainedForecaster:
 
     @torch.inference_mode()
     def _forecast(self, windows: Windows) -> np.ndarray:
-        """(n, horizon, Q), the user's units."""
+        """(n, horizon, 1 + Q), the user's units."""
         of, series = self.forecaster, windows.series
         static, notes = numbers(series.static, self.static, len(series))
         for note in notes:

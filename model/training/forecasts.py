@@ -6,7 +6,6 @@ import numpy as np
 
 from data.scores import Scores
 from data.windows import Windows
-from model.forecaster import MEDIAN
 
 
 @dataclass(frozen=True)
@@ -16,8 +15,8 @@ class Forecasts:
     Attributes:
         windows: whose readings and times these are.
         cell: (n,) int64, the first cell of each window, ascending.
-        levels: quantile levels, ascending and 0.5 among them; () for a single forecast.
-        values: (n, horizon, Q), a value for each level; (n, horizon, 1) for a single forecast.
+        levels: Q quantile levels, ascending; () for none.
+        values: (n, horizon, 1 + Q), the forecast and behind it a value for each level.
     """
 
     windows: Windows
@@ -36,13 +35,13 @@ class Forecasts:
 
     @property
     def point(self) -> np.ndarray:
-        """(n, horizon) the single forecast, or the median."""
-        return self.values[:, :, self.levels.index(MEDIAN) if self.levels else 0]
+        """(n, horizon) the forecast itself."""
+        return self.values[:, :, 0]
 
     @property
     def low(self) -> np.ndarray:
         """(n, horizon) of the lowest level."""
-        return self.values[:, :, 0]
+        return self.values[:, :, 1]
 
     @property
     def high(self) -> np.ndarray:

@@ -10,7 +10,6 @@ from torchmetrics import (
     MetricCollection,
 )
 
-from model.forecaster import MEDIAN
 from model.losses import pinball
 
 
@@ -58,8 +57,7 @@ class ScoreMetrics(torch.nn.Module):
 
     def __init__(self, prefix: str, quantiles: list[float]) -> None:
         super().__init__()
-        self.median = quantiles.index(MEDIAN) if quantiles else 0
-        of_the_median: dict[str, Metric | MetricCollection] = {
+        of_the_forecast: dict[str, Metric | MetricCollection] = {
             "rmsle": RootMeanSquaredLogError(),
             "mae": MeanAbsoluteError(),
             "rmse": MeanSquaredError(squared=False),
@@ -67,13 +65,13 @@ class ScoreMetrics(torch.nn.Module):
         of_quantiles: dict[str, Metric | MetricCollection] = {}
         if quantiles:
             of_quantiles = {"pinball": PinballLoss(quantiles), "coverage": Coverage()}
-        self.point = MetricCollection(of_the_median, prefix=prefix, compute_groups=False)
+        self.point = MetricCollection(of_the_forecast, prefix=prefix, compute_groups=False)
         self.band = MetricCollection(of_quantiles, prefix=prefix, compute_groups=False)
         for metric in [*self.point.values(), *self.band.values()]:
             metric.set_dtype(torch.float64)  # a score must not depend on the batch size
 
     def update(self, forecast: torch.Tensor, target: torch.Tensor) -> None:
-        """Add rows; (B, horizon, Q) and (B, horizon), in the user's units."""
-        self.point.update(forecast[..., self.median].flatten(), target.flatten())
+        """Add rows; (B, horizon, 1 + Q) and (B, horizon), in the user's units."""
+        self.point.update(forecast[..., 0].flatten(), target.flatten())
         if len(self.band):
-            self.band.update(forecast, target)
+            self.band.update(forecast[..., 1:], target)

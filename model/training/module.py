@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch.optim import SGD, AdamW, Optimizer
 
-from model.forecaster import MEDIAN, Forecaster, Transform
+from model.forecaster import MEDIAN, Forecaster, Loss, Transform
 from model.inference.checkpoint import NO_SCALING
 from model.optim import (
     MOMENTUM,
@@ -36,8 +36,8 @@ class S4ConvDModule(L.LightningModule):
         known: those of them that are known ahead; set with --data.known.
         static: names of what is known of each meter at all times; set with --data.static.
         horizon: how many readings ahead are forecast; set with --data.horizon.
-        quantiles: levels to forecast, 0.5 among them, such as [0.1,0.5,0.9]; the loss is then the
-            pinball loss. Without, one forecast, trained on RMSLE (RMSE under transform none).
+        quantiles: levels to forecast beside the forecast itself, 0.5 among them, such as
+            [0.1,0.5,0.9]; their pinball loss is added to the loss.
         transform: log1p models log(1 + reading), for readings >= 0; none models the reading itself;
             auto is none where negative readings are more than a tenth of all that was read.
         relative: see each window relative to its last reading, and forecast the difference.
@@ -47,6 +47,8 @@ class S4ConvDModule(L.LightningModule):
         meter_features: numbers that are learnt for each meter, by which it is told from the others.
         step: minutes from one reading to the next, which the data say.
         span: minutes that the training rows span, likewise: the calendar has no longer cycle.
+        members: networks that are trained side by side, and averaged: better, and so many times
+            slower.
         norm: LayerNorm in each block; the published network has none.
         init: start of the filters, s4d_lin or as published.
         channels: H, the width.
@@ -56,6 +58,8 @@ class S4ConvDModule(L.LightningModule):
         optimizer: adamw, warmed up and then a cosine, or the study's sgd: momentum 0.9, one rate.
         lr: peak learning rate (with sgd the rate itself).
         weight_decay: of the matrices.
+        loss: huber, which large errors rule less (in logarithms under log1p), or as published
+            rmsle (RMSE under transform none).
         kernel: implementation of the convolution; set with --kernel.
         published: the network pass by pass as published; set with --step.
     """
@@ -76,6 +80,7 @@ class S4ConvDModule(L.LightningModule):
         meter_features: int = 0,
         step: int = 60,
         span: int | None = None,
+        members: int = 1,
         norm: bool = True,
         init: Literal["s4d_lin", "published"] = "s4d_lin",
         channels: int = 64,
@@ -85,6 +90,7 @@ class S4ConvDModule(L.LightningModule):
         optimizer: OptimizerName = "adamw",
         lr: float = 4e-3,
         weight_decay: float = 0.01,
+        loss: Loss = "huber",
         kernel: str = "pytorch",
         published: bool = False,
     ) -> None:
@@ -98,7 +104,8 @@ class S4ConvDModule(L.LightningModule):
                 )
         if meter_features < 0:
             raise UsageError(f"--model.meter_features must be 0 or more, not {meter_features}")
-        for name, value in (("channels", channels), ("blocks", blocks), ("state_size", state_size)):
+        sizes = {"channels": channels, "blocks": blocks, "state_size": state_size}
+        for name, value in (sizes | {"members": members}).items():
             if value < 1 or (name == "state_size" and value % 2):
                 kind = "an even number of 2 or more" if name == "state_size" else "1 or more"
                 raise UsageError(f"--model.{name} must be {kind}, not {value}")
@@ -115,6 +122,7 @@ class S4ConvDModule(L.LightningModule):
             meter_features=meter_features,
             step=step,
             span=span,
+            members=members,
             norm=norm,
             init=init,
             channels=channels,
@@ -131,6 +139,7 @@ class S4ConvDModule(L.LightningModule):
         self.optimizer = optimizer
         self.lr = lr
         self.weight_decay = weight_decay
+        self.kind = loss
         self.val_metrics = ScoreMetrics("val/", quantiles)
         self.test_metrics = ScoreMetrics("test/", quantiles)
 
@@ -142,7 +151,8 @@ class S4ConvDModule(L.LightningModule):
             replays: let a CUDA graph make loss and gradients, see `GraphedLoss`.
         """
         self.kernel, self.replays = kernel, replays
-        self.forecaster.network.use_kernel(kernel)
+        for network in self.forecaster.networks:
+            network.use_kernel(kernel)
 
     def setup(self, stage: str) -> None:
         """Take the data's step, transform and span, and the scaling from the training rows.
@@ -184,7 +194,7 @@ class S4ConvDModule(L.LightningModule):
         key: torch.Tensor | None = None,
         known: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Forecast in the user's units, (B, horizon, Q); see `Forecaster` for the inputs."""
+        """Forecast in the user's units, (B, horizon, 1 + Q); see `Forecaster` for the inputs."""
         forecast = self.forecaster(reading, covariates, minute, key, known)
         return self.forecaster.to_user_units(forecast)
 
@@ -203,8 +213,10 @@ class S4ConvDModule(L.LightningModule):
     def loss(self, batch: Any, weight: torch.Tensor | None = None) -> torch.Tensor:
         """Of one batch, its windows weighted alike or as told, see `Forecaster.loss`."""
         of = self.forecaster
-        forecast = of(batch.reading, batch.covariates, batch.minute, batch.key, batch.known)
-        return of.loss(forecast, batch.target, weight)
+        forecast = of.of_members(
+            batch.reading, batch.covariates, batch.minute, batch.key, batch.known
+        )
+        return of.loss(forecast, batch.target, weight, self.kind)
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         """The loss of one batch; where a graph is replayed, the gradients are there too."""
@@ -250,7 +262,7 @@ class S4ConvDModule(L.LightningModule):
         self.log_dict(self.val_metrics.band, prog_bar=True)
 
     def test_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        """Add one batch to the test scores; returns the forecasts, (B, horizon, Q)."""
+        """Add one batch to the test scores; returns the forecasts, (B, horizon, 1 + Q)."""
         return self._score(self.test_metrics, batch)
 
     def on_test_epoch_end(self) -> None:
@@ -259,7 +271,7 @@ class S4ConvDModule(L.LightningModule):
         self.log_dict(self.test_metrics.band)
 
     def predict_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        """The forecasts in the user's units, (B, horizon, Q)."""
+        """The forecasts in the user's units, (B, horizon, 1 + Q)."""
         return self.forecast(batch)
 
     def _score(self, metrics: ScoreMetrics, batch: Any) -> torch.Tensor:

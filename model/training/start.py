@@ -17,7 +17,7 @@ State = dict[str, torch.Tensor]
 PARTS = ("encoder", "blocks", "decoder", "meters")
 
 # Hyperparameters that the weights were made for.
-OF_THE_WEIGHTS = ("channels", "blocks", "state_size", "norm", "init", "transform")
+OF_THE_WEIGHTS = ("channels", "blocks", "state_size", "members", "norm", "init", "transform")
 # Hyperparameters that may be others: of encoder and decoder a part is then made anew, or nothing.
 FEATURES = ("relative", "calendar", "flags", "seasons", "meter_features", "horizon")
 OF_THE_DATA = (*FEATURES, "quantiles", "window")
@@ -64,7 +64,7 @@ class Start:
         }
         own = forecaster.state_dict()
         for name, tensor in state.items():
-            if name.startswith(("network.blocks.", "network.norm.")):
+            if ".blocks." in name or ".norm." in name:
                 own[name] = tensor
         anew = [
             *self._encoder(forecaster, state, own),
@@ -83,26 +83,32 @@ class Start:
         options = {name: hparams[name] for name in ("covariates", *FEATURES)}
         options["known"] = [*hparams["known"], *hparams["static"]]
         theirs = Forecaster.feature_names(**options)
-        weight = torch.zeros_like(own["network.encoder.weight"])
-        for column, feature in enumerate(forecaster.features):
-            if feature in theirs:
-                known = state["network.encoder.weight"][:, theirs.index(feature)]
-                weight[:, column] = known
-        own["network.encoder.weight"] = weight
-        own["network.encoder.bias"] = state["network.encoder.bias"]
+        known = [n for n, feature in enumerate(forecaster.features) if feature in theirs]
+        source = [theirs.index(forecaster.features[n]) for n in known]
+        for name in (name for name in state if ".encoder." in name):
+            if name.endswith("bias"):
+                own[name] = state[name]
+            else:
+                own[name] = torch.zeros_like(own[name])
+                own[name][:, known] = state[name][:, source]
         new = [feature for feature in forecaster.features if feature not in theirs]
         return [f"the encoder's columns of {', '.join(new)}"] if new else []
 
     def _decoder(self, forecaster: Forecaster, state: State, own: State) -> list[str]:
-        """The median's row is known in any case; those of other quantiles are gaps between two."""
+        """The forecast's row is known in any case, and with it something of the median's.
+
+        The rows of other quantiles are gaps between two.
+        """
         theirs, ours = self.checkpoint["hyper_parameters"]["quantiles"], forecaster.quantiles
-        median = theirs.index(MEDIAN) if theirs else 0
-        for name in ("network.decoder.weight", "network.decoder.bias"):
+        for name in (name for name in state if ".decoder." in name):
             if ours == theirs:
                 own[name] = state[name]
-            else:
-                own[name] = torch.zeros_like(own[name])
-                own[name][forecaster.median] = state[name][median]
+                continue
+            own[name] = torch.zeros_like(own[name])
+            own[name][0] = state[name][0]
+            if ours:
+                median = 1 + theirs.index(MEDIAN) if theirs else 0
+                own[name][1 + ours.index(MEDIAN)] = state[name][median]
         return [] if ours == theirs or not ours else ["the decoder's rows beside the median"]
 
     def _keep_scaling(self, forecaster: Forecaster, state: State, own: State) -> None:
@@ -141,6 +147,7 @@ def freeze(forecaster: Forecaster, parts: list[str]) -> None:
                 raise UsageError("--freeze meters: the model has none, see --model.meter_features")
             forecaster.meters.requires_grad_(False)
         else:
-            getattr(forecaster.network, part).requires_grad_(False)
+            for network in forecaster.networks:
+                getattr(network, part).requires_grad_(False)
     if not any(parameter.requires_grad for parameter in forecaster.parameters()):
         raise UsageError("--freeze leaves nothing to train: name fewer parts")

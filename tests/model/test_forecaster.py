@@ -235,10 +235,10 @@ def test_quantiles_never_cross(transform: Any) -> None:
     torch.nn.init.normal_(model.network.decoder.weight, std=30)
     reading, covariates, minute = windows()
     found = model.to_user_units(model(reading, covariates, minute))
-    assert found.shape == (B, 4, 4)
-    assert (found.diff(dim=-1) >= 0).all()
-    assert found.diff(dim=-1).max() > 0
-    assert model.median == 2
+    assert found.shape == (B, 4, 1 + 4)
+    gaps = found[..., 1:].diff(dim=-1)
+    assert (gaps >= 0).all()
+    assert gaps.max() > 0
 
 
 def test_the_pinball_loss_finds_quantiles() -> None:
@@ -261,14 +261,59 @@ def test_a_window_without_weight_counts_for_nothing(quantiles: Any, transform: A
     """As a graph needs it of a short batch; and all alike is the plain mean."""
     model = forecaster(quantiles=quantiles, horizon=2, transform=transform)
     reading, covariates, minute = windows()
-    forecast, target = model(reading, covariates, minute), 100 * torch.rand(B, 2)
-    plain = model.loss(forecast[:4], target[:4])
+    forecast, target = model.of_members(reading, covariates, minute), 100 * torch.rand(B, 2)
     weight = torch.tensor([0.25] * 4 + [0.0] * 2)
-    torch.testing.assert_close(model.loss(forecast, target, weight), plain)
+    for kind in ("huber", "rmsle"):
+        plain = model.loss(forecast[:, :4], target[:4], None, kind)
+        torch.testing.assert_close(model.loss(forecast, target, weight, kind), plain)
 
 
-def test_the_loss_without_a_transform_is_in_deviations() -> None:
+@pytest.mark.parametrize(("kind", "expected"), [("huber", 2.0 - 0.3 / 2), ("rmsle", 2.0)])
+def test_the_loss_without_a_transform_is_in_deviations(kind: Any, expected: float) -> None:
     model = forecaster(transform="none")
     target = torch.full((B, 1), 10.0)
-    found = model.loss(target.unsqueeze(-1) + 3.0, target)
-    assert float(found.detach()) == pytest.approx(3.0 / 1.5, rel=1e-4)
+    found = model.loss(target.view(1, B, 1, 1) + 3.0, target, None, kind)  # two deviations
+    assert float(found.detach()) == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_loss_under_a_logarithm_is_of_logarithms() -> None:
+    model, target = forecaster(), torch.tensor([[5.0], [0.0]])
+    forecast = torch.log1p(torch.tensor([7.0, 0.0])).view(1, 2, 1, 1)
+    off = float(torch.log(torch.tensor(8 / 6)))
+    found = model.loss(forecast, target, None, "rmsle")
+    assert float(found.detach()) == pytest.approx(off / 2**0.5, rel=1e-5)
+    found = model.loss(forecast, target)
+    assert float(found.detach()) == pytest.approx(off**2 / (2 * 0.3) / 2, rel=1e-5)
+
+
+# -- members -----------------------------------------------------------------------------------
+
+
+def test_the_forecast_is_the_mean_of_the_members() -> None:
+    """They began differently, and a member among others is a network as any."""
+    torch.manual_seed(5)
+    model = forecaster(members=3, quantiles=[0.1, 0.5, 0.9], horizon=2)
+    inputs = windows()
+    each = model.of_members(*inputs)
+    assert each.shape == (3, B, 2, 4)
+    torch.testing.assert_close(model(*inputs), each.mean(0))
+    assert (each[0] != each[1]).all()
+    assert (each[1] != each[2]).all()
+    alone = forecaster(quantiles=[0.1, 0.5, 0.9], horizon=2)
+    alone.network.load_state_dict(model.others[1].state_dict())
+    torch.testing.assert_close(alone(*inputs), each[2])
+
+
+def test_each_member_is_trained_as_if_alone() -> None:
+    """Its gradient is that of its own loss: the mean's would let all err together."""
+    torch.manual_seed(6)
+    model = forecaster(members=2, quantiles=[0.1, 0.5, 0.9])
+    inputs, target = windows(), 100 * torch.rand(B, 1)
+    weight = torch.full((B,), 1 / B)
+    model.loss(model.of_members(*inputs), target, weight).backward()
+    for n, network in enumerate(model.networks):
+        of_both = [p.grad.clone() for p in network.parameters()]
+        network.zero_grad()
+        model.loss(model.of_members(*inputs)[n : n + 1], target).backward()
+        for found, parameter in zip(of_both, network.parameters(), strict=True):
+            torch.testing.assert_close(2 * found, parameter.grad)

@@ -76,7 +76,7 @@ class ForecastPanels(L.Callback):
         training = pl_module.training
         pl_module.eval()
         with torch.no_grad():
-            forecast = pl_module.forecast(batch)[..., pl_module.forecaster.median]
+            forecast = pl_module.forecast(batch)[..., 0]
         forecast = forecast.flatten().float().cpu().numpy()
         pl_module.train(training)
         actual = batch.target.flatten().cpu().numpy()

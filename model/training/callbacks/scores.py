@@ -226,7 +226,7 @@ class ScoreTable(L.Callback):
                     "whose reading to repeat is missing"
                 )
         naive_error = data.naive_error(series)
-        band = (tuple(levels), forecast.reshape(actual.size, -1)) if levels else ()
+        band = (tuple(levels), forecast[..., 1:].reshape(actual.size, -1)) if levels else ()
         found = {
             name: scores(values, actual, owner, naive_error, *(band if name == "S4ConvD" else ()))
             for name, values in forecasts.items()

@@ -30,6 +30,7 @@ FULL = [
     "--model.seasons=[24,30]",
     "--model.flags=true",
     "--model.blocks=2",
+    "--model.members=2",
 ]
 SIGNED = ["--model.transform=none", "--model.init=published", "--model.norm=false"]
 OPTIONS = [["--data.covariates=[Temp]"], FULL, SIGNED]

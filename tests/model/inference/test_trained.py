@@ -48,6 +48,7 @@ FULL = [
     "--model.meter_features=2",
     "--model.seasons=[4]",
     "--model.flags=true",
+    "--model.members=2",
 ]
 
 

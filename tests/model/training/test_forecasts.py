@@ -6,23 +6,24 @@ from model.training.forecasts import Forecasts
 from tests.model.training.report.made import HOURS, LENGTH, START, series, windows
 
 
-def test_a_single_forecast_is_the_point() -> None:
+def test_a_forecast_without_quantiles() -> None:
     values = np.array([[[3.0]], [[4.0]]])
     found = Forecasts(windows(series()), np.array([0, 5]), (), values)
     assert found.horizon == 1
     assert found.point.tolist() == [[3.0], [4.0]]
     assert not found.has_band
-    assert not Forecasts(found.windows, found.cell, (0.5,), values).has_band
+    twice = np.repeat(values, 2, axis=2)
+    assert not Forecasts(found.windows, found.cell, (0.5,), twice).has_band
 
 
-def test_the_median_is_the_point_between_low_and_high() -> None:
-    values = np.arange(2 * 3 * 3.0).reshape(2, 3, 3)
+def test_the_forecast_is_ahead_of_its_quantiles() -> None:
+    values = np.arange(2 * 3 * 4.0).reshape(2, 3, 4)
     found = Forecasts(windows(series()), np.array([0, 5]), (0.1, 0.5, 0.9), values)
     assert found.horizon == 3
     assert found.has_band
-    assert found.low.tolist() == [[0, 3, 6], [9, 12, 15]]
-    assert found.point.tolist() == [[1, 4, 7], [10, 13, 16]]
-    assert found.high.tolist() == [[2, 5, 8], [11, 14, 17]]
+    assert found.point.tolist() == [[0, 4, 8], [12, 16, 20]]
+    assert found.low.tolist() == [[1, 5, 9], [13, 17, 21]]
+    assert found.high.tolist() == [[3, 7, 11], [15, 19, 23]]
 
 
 def test_what_came_is_read_at_the_predicted_cells_of_the_same_series() -> None:

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from model import losses
-from model.training import module
+from model.forecaster import Forecaster
 from model.training.module import S4ConvDModule
 from tests.cases.timed_runs import curves, summary
 from tests.conftest import INPUTS, Run, assert_refused, load_checkpoint, one_file
 
 pytestmark = pytest.mark.gpu
 Runner = Callable[..., Run]
+PLAIN = Forecaster.loss
 GPU = ["--trainer.accelerator=gpu", "--trainer.devices=1"]
 NINE = [*one_file(INPUTS / "B04_nine_windows.csv"), "--data.covariates=[air_temperature]"]
 SHORT_LAST = [*GPU, *NINE, "--trainer.max_epochs=6"]  # two batches of four windows and one of one
@@ -48,12 +48,14 @@ def apart(one: dict[int, float], other: dict[int, float]) -> float:
 def weighted(monkeypatch: pytest.MonkeyPatch) -> None:
     """An eager step sums its loss as a graph does: then both have the same bits."""
 
-    def always(prediction: torch.Tensor, target: torch.Tensor, weight: Any = None) -> torch.Tensor:
+    def always(
+        self: Forecaster, forecast: Any, target: torch.Tensor, weight: Any = None, *kind: Any
+    ) -> torch.Tensor:
         if weight is None:
-            weight = torch.full_like(target, 1 / target.numel())
-        return losses.rmsle(prediction, target, weight)
+            weight = target.new_full((len(target),), 1 / len(target))
+        return PLAIN(self, forecast, target, weight, *kind)
 
-    monkeypatch.setattr(module, "rmsle", always)
+    monkeypatch.setattr(Forecaster, "loss", always)
 
 
 @pytest.mark.usefixtures("weighted")
@@ -79,10 +81,10 @@ def test_a_short_last_batch(run: Runner, monkeypatch: pytest.MonkeyPatch, kernel
     assert len(graph) == 18
     assert apart(graph, eager) < 1e-3
 
-    def careless(prediction: torch.Tensor, target: torch.Tensor, weight: Any = None) -> Any:
-        return losses.rmsle(prediction, target)
+    def careless(self: Forecaster, forecast: Any, target: Any, weight: Any, *kind: Any) -> Any:
+        return PLAIN(self, forecast, target, None, *kind)
 
-    monkeypatch.setattr(module, "rmsle", careless)
+    monkeypatch.setattr(Forecaster, "loss", careless)
     assert apart(losses_of(run(*options, "--step=graph")), eager) > 1e-2
 
 
@@ -143,6 +145,18 @@ def test_frozen_parameters_stay(run: Runner, monkeypatch: pytest.MonkeyPatch) ->
     assert torch.equal(state[name], first[name])
     other = "forecaster.network.decoder.weight"
     assert not torch.equal(state[other], first[other])
+
+
+@pytest.mark.usefixtures("weighted")
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_all_of_what_is_forecast(run: Runner, kernel: str) -> None:
+    """Several readings ahead, quantiles and members: the graph has the same loss and gradients."""
+    options = [*WHOLE, f"--kernel={kernel}", "--model.members=2", "--model.quantiles=[0.1,0.5,0.9]"]
+    options += ["--data.horizon=3", "--model.seasons=[24]", "--model.dropout=0"]
+    eager, graph = (losses_of(run(*options, f"--step={step}")) for step in ("eager", "graph"))
+    assert apart(graph, eager) < 1e-3
+    other = losses_of(run(*options, "--step=graph", "--model.members=1"))
+    assert apart(other, eager) > 1e-2
 
 
 def test_the_default_on_a_gpu(run: Runner) -> None:

@@ -115,6 +115,22 @@ def test_frozen_parts_stay_as_they_are(run: RunTrain, trained: Run) -> None:
     assert {"network.encoder.weight", "network.decoder.weight"} <= moved
 
 
+def test_members_come_along_and_freeze_together(run: RunTrain) -> None:
+    options = [*NINE, "--model.lr=0.01"]
+    first = run(*options, "--model.members=2")
+    assert first.code == 0, first.text
+    r = run(*options, "--init_from", first.best, "--freeze=[blocks]")
+    assert r.code == 0, r.text
+    assert "made anew: nothing" in r.text
+    before, after = state(first.best), weights(r)
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert not {name for name in moved if ".blocks." in name}
+    assert {"network.encoder.weight", "others.0.encoder.weight"} <= moved
+    assert not torch.equal(after["network.encoder.weight"], after["others.0.encoder.weight"])
+    refused = run(*options, "--init_from", first.best, "--model.members=3")
+    assert_refused(refused, "--model.members is 3", "for 2")
+
+
 def test_such_a_run_is_resumed_as_any_other(run: RunTrain, trained: Run) -> None:
     """Its settings name --init_from; the weights are those that it had reached."""
     options = [*NINE, "--init_from", trained.best, "--model.lr=0.01"]

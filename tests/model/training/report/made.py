@@ -62,7 +62,7 @@ def outcome(
     size = np.abs(np.nan_to_num(blank.actual, nan=1.0))
     share = np.array(NOISE)[blank.owner % len(NOISE)][:, None]
     noise = np.random.default_rng(7).normal(bias, share, size.shape)
-    spread = [0.0] if not levels else [3 * (level - 0.5) for level in levels]
+    spread = [0.0, *(3 * (level - 0.5) for level in levels)]
     values = [np.nan_to_num(blank.actual) + size * (noise + share * k) for k in spread]
     forecasts = Forecasts(found, found.cell, levels, np.stack(values, axis=-1))
     return scored(forecasts, naive(forecasts), covariates)

@@ -206,7 +206,7 @@ def test_a_band_of_the_wrong_width_is_called_so(scale: float, told: str) -> None
     f = of.forecasts
     values = f.point[..., None] + scale * (f.values - f.point[..., None])
     found = Parsed(html(scored(replace(f, values=values), of.baselines)))
-    inside = (values[..., 0] <= f.actual) & (f.actual <= values[..., 2])
+    inside = (values[..., 1] <= f.actual) & (f.actual <= values[..., 3])
     share = 100 * inside[np.isfinite(f.actual)].mean()
     assert f"{told}{share:.0f} % of the readings lie in it, of 80 % that should." in found.text
 

@@ -153,9 +153,11 @@ def test_share_in_the_band() -> None:
     """4 readings, of which one is missing and one lies outside; the ends belong to the band."""
     of = series(count=1)
     at = np.array([96, 97, 98, 99])  # the last one's predicted reading is missing
-    found = Forecasts(outcome(of).forecasts.windows, at - 47, (0.1, 0.5, 0.9), np.zeros((4, 1, 3)))
+    found = Forecasts(outcome(of).forecasts.windows, at - 47, (0.1, 0.5, 0.9), np.zeros((4, 1, 4)))
     y = np.nan_to_num(found.actual)[..., None]
-    values = y + np.array([[-1, 0, 1], [0, 0, 1], [0.5, 1, 2], [-1, 0, 1]])[:, None]
+    # The forecast itself, the first of each, may lie anywhere.
+    rows = [[0, -1, 0, 1], [3, 0, 0, 1], [0, 0.5, 1, 2], [0, -1, 0, 1]]
+    values = y + np.array(rows)[:, None]
     assert share_in_band(replace(found, values=values)) == pytest.approx(2 / 3)
 
 

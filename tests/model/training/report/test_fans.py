@@ -89,9 +89,9 @@ def test_a_week_of_days_that_do_not_overlap() -> None:
         first = 2 * HOURS - 168 + 24 * day  # its first predicted cell, of the second series
         row = int(np.flatnonzero(forecasts.cell == first - LENGTH)[0])
         part = slice(24 * day, 24 * day + 24)
-        assert shown.forecast[part].tolist() == forecasts.values[row, :, 1].tolist()
-        assert shown.band.low[part].tolist() == forecasts.values[row, :, 0].tolist()
-        assert shown.band.high[part].tolist() == forecasts.values[row, :, 2].tolist()
+        assert shown.forecast[part].tolist() == forecasts.values[row, :, 0].tolist()
+        assert shown.band.low[part].tolist() == forecasts.values[row, :, 1].tolist()
+        assert shown.band.high[part].tolist() == forecasts.values[row, :, 3].tolist()
     assert shown.band.name == "forecast's 0.1 to 0.9 band"
 
 

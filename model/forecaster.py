@@ -7,13 +7,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from model.calendar import CALENDAR_FEATURES, calendar_features
-from model.losses import huber, pinball, root_mean_square, signed_log1p
+from model.losses import pinball, root_mean_square, signed_log1p
 from model.meters import MeterFeatures
 from model.published import PublishedS4ConvD
 from model.s4convd import S4ConvD
 
 Transform = Literal["log1p", "none"]
-Loss = Literal["huber", "rmsle"]
 MEDIAN = 0.5
 # Ahead of the softplus whose value parts two quantiles: an untrained band is narrow.
 NARROW = 2.0
@@ -205,34 +204,29 @@ class Forecaster(nn.Module):
         return torch.expm1(forecast).clamp_min(0) if self.transform == "log1p" else forecast
 
     def loss(
-        self,
-        forecast: torch.Tensor,
-        target: torch.Tensor,
-        weight: torch.Tensor | None = None,
-        kind: Loss = "huber",
+        self, forecast: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """What training makes small: an error of the forecast, and the quantiles' pinball loss.
+        """What training makes small: the forecast's RMSLE, and the quantiles' pinball loss.
 
-        Both in the transform's units, under `none` in training deviations. `huber` is no more than
-        proportional to a large error, a dead meter's say; `rmsle` is as published, and under `none`
-        the root mean square.
+        Both in the transform's units; under `none` in training deviations, where the first is the
+        root mean square.
 
         Args:
             forecast: (members, B, horizon, 1 + Q), of `of_members`.
             target: (B, horizon), the user's units.
             weight: (B,) of each window in the mean; None: all alike.
-            kind: which error.
         """
         members = len(forecast)
-        logs = self.transform == "log1p"
-        unit = 1.0 if logs else self.reading_std
-        truth = (signed_log1p(target) if logs else target / unit).repeat(members, 1)
-        weight = None if weight is None else weight.repeat(members) / members
-        forecast = forecast.flatten(0, 1) / unit
-        error = forecast[..., 0] - truth
-        value = huber(error, weight) if kind == "huber" else root_mean_square(error, weight)
+        if self.transform == "log1p":
+            truth = signed_log1p(target)
+        else:
+            forecast, truth = forecast / self.reading_std, target / self.reading_std
+        errors = [root_mean_square(member[..., 0] - truth, weight) for member in forecast]
+        value = torch.stack(errors).mean()
         if self.quantiles:
-            value = value + pinball(forecast[..., 1:], truth, self.levels, weight)
+            weight = None if weight is None else weight.repeat(members) / members
+            quantiles = forecast[..., 1:].flatten(0, 1)
+            value = value + pinball(quantiles, truth.repeat(members, 1), self.levels, weight)
         return value
 
     def _features(

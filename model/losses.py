@@ -1,11 +1,10 @@
-"""Losses: Huber's, RMSLE in the user's units, and the pinball loss of quantiles."""
+"""Losses: RMSLE in the user's units, and the pinball loss of quantiles."""
 
 import torch
 import torch.nn.functional as F
 
 # Below the square root: 1e-4 of loss at a perfect forecast, and a gradient of 0 there, not 0/0.
 EPSILON = 1e-8
-LARGE = 0.3  # errors from here on count in proportion, not squared; of logarithms, a third
 
 
 def signed_log1p(reading: torch.Tensor) -> torch.Tensor:
@@ -15,17 +14,6 @@ def signed_log1p(reading: torch.Tensor) -> torch.Tensor:
     ever, and is finite below -1, where the logarithm is not.
     """
     return torch.log1p(F.relu(reading)) - F.relu(-reading)
-
-
-def huber(error: torch.Tensor, weight: torch.Tensor | None = None) -> torch.Tensor:
-    """Mean of e^2 / (2 LARGE) for small errors, |e| - LARGE / 2 for large ones (Huber 1964).
-
-    Args:
-        error: (B, ...).
-        weight: see `root_mean_square`.
-    """
-    value = F.smooth_l1_loss(error, torch.zeros_like(error), reduction="none", beta=LARGE)
-    return _mean(value, weight)
 
 
 def root_mean_square(error: torch.Tensor, weight: torch.Tensor | None = None) -> torch.Tensor:

@@ -21,10 +21,9 @@ LATER: dict[str, Any] = {
     "flags": False,
     "seasons": [],
     "members": 1,
-    "loss": "rmsle",
 }
 # Hyperparameters that are no arguments of a `Forecaster` by their names.
-OF_THE_TRAINING = ("window", "optimizer", "lr", "weight_decay", "loss", "_instantiator")
+OF_THE_TRAINING = ("window", "optimizer", "lr", "weight_decay", "_instantiator")
 PREFIX = "forecaster."  # of its tensors, in the LightningModule's state
 NO_SCALING = (
     "the checkpoint holds no scaling, so its forecasts would be in no known unit; take one that "

@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch.optim import SGD, AdamW, Optimizer
 
-from model.forecaster import MEDIAN, Forecaster, Loss, Transform
+from model.forecaster import MEDIAN, Forecaster, Transform
 from model.inference.checkpoint import NO_SCALING
 from model.optim import (
     MOMENTUM,
@@ -58,8 +58,6 @@ class S4ConvDModule(L.LightningModule):
         optimizer: adamw, warmed up and then a cosine, or the study's sgd: momentum 0.9, one rate.
         lr: peak learning rate (with sgd the rate itself).
         weight_decay: of the matrices.
-        loss: huber, which large errors rule less (in logarithms under log1p), or as published
-            rmsle (RMSE under transform none).
         kernel: implementation of the convolution; set with --kernel.
         published: the network pass by pass as published; set with --step.
     """
@@ -90,7 +88,6 @@ class S4ConvDModule(L.LightningModule):
         optimizer: OptimizerName = "adamw",
         lr: float = 4e-3,
         weight_decay: float = 0.01,
-        loss: Loss = "huber",
         kernel: str = "pytorch",
         published: bool = False,
     ) -> None:
@@ -139,7 +136,6 @@ class S4ConvDModule(L.LightningModule):
         self.optimizer = optimizer
         self.lr = lr
         self.weight_decay = weight_decay
-        self.kind = loss
         self.val_metrics = ScoreMetrics("val/", quantiles)
         self.test_metrics = ScoreMetrics("test/", quantiles)
 
@@ -216,7 +212,7 @@ class S4ConvDModule(L.LightningModule):
         forecast = of.of_members(
             batch.reading, batch.covariates, batch.minute, batch.key, batch.known
         )
-        return of.loss(forecast, batch.target, weight, self.kind)
+        return of.loss(forecast, batch.target, weight)
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         """The loss of one batch; where a graph is replayed, the gradients are there too."""

@@ -263,27 +263,25 @@ def test_a_window_without_weight_counts_for_nothing(quantiles: Any, transform: A
     reading, covariates, minute = windows()
     forecast, target = model.of_members(reading, covariates, minute), 100 * torch.rand(B, 2)
     weight = torch.tensor([0.25] * 4 + [0.0] * 2)
-    for kind in ("huber", "rmsle"):
-        plain = model.loss(forecast[:, :4], target[:4], None, kind)
-        torch.testing.assert_close(model.loss(forecast, target, weight, kind), plain)
+    plain = model.loss(forecast[:, :4], target[:4])
+    torch.testing.assert_close(model.loss(forecast, target, weight), plain)
 
 
-@pytest.mark.parametrize(("kind", "expected"), [("huber", 2.0 - 0.3 / 2), ("rmsle", 2.0)])
-def test_the_loss_without_a_transform_is_in_deviations(kind: Any, expected: float) -> None:
+def test_the_loss_without_a_transform_is_in_deviations() -> None:
     model = forecaster(transform="none")
     target = torch.full((B, 1), 10.0)
-    found = model.loss(target.view(1, B, 1, 1) + 3.0, target, None, kind)  # two deviations
+    found = model.loss(target.view(1, B, 1, 1) + 3.0, target)
+    assert float(found.detach()) == pytest.approx(3.0 / 1.5, rel=1e-4)
+
+
+def test_the_loss_is_of_the_forecast_and_of_its_quantiles() -> None:
+    """RMSLE of the one, the pinball loss of the others' logarithms."""
+    model, target = forecaster(quantiles=[0.1, 0.5, 0.9]), torch.tensor([[5.0], [5.0]])
+    at = [[7.0, 5.0, 5.0, 8.0], [5.0, 3.0, 5.0, 5.0]]
+    found = model.loss(torch.log1p(torch.tensor(at)).view(1, 2, 1, 4), target)
+    off = (np.log(8 / 6) ** 2 / 2) ** 0.5
+    expected = off + (0.1 * np.log(9 / 6) + 0.1 * np.log(6 / 4)) / 6
     assert float(found.detach()) == pytest.approx(expected, rel=1e-4)
-
-
-def test_the_loss_under_a_logarithm_is_of_logarithms() -> None:
-    model, target = forecaster(), torch.tensor([[5.0], [0.0]])
-    forecast = torch.log1p(torch.tensor([7.0, 0.0])).view(1, 2, 1, 1)
-    off = float(torch.log(torch.tensor(8 / 6)))
-    found = model.loss(forecast, target, None, "rmsle")
-    assert float(found.detach()) == pytest.approx(off / 2**0.5, rel=1e-5)
-    found = model.loss(forecast, target)
-    assert float(found.detach()) == pytest.approx(off**2 / (2 * 0.3) / 2, rel=1e-5)
 
 
 # -- members -----------------------------------------------------------------------------------

@@ -49,11 +49,11 @@ def weighted(monkeypatch: pytest.MonkeyPatch) -> None:
     """An eager step sums its loss as a graph does: then both have the same bits."""
 
     def always(
-        self: Forecaster, forecast: Any, target: torch.Tensor, weight: Any = None, *kind: Any
+        self: Forecaster, forecast: Any, target: torch.Tensor, weight: Any = None
     ) -> torch.Tensor:
         if weight is None:
             weight = target.new_full((len(target),), 1 / len(target))
-        return PLAIN(self, forecast, target, weight, *kind)
+        return PLAIN(self, forecast, target, weight)
 
     monkeypatch.setattr(Forecaster, "loss", always)
 
@@ -81,8 +81,8 @@ def test_a_short_last_batch(run: Runner, monkeypatch: pytest.MonkeyPatch, kernel
     assert len(graph) == 18
     assert apart(graph, eager) < 1e-3
 
-    def careless(self: Forecaster, forecast: Any, target: Any, weight: Any, *kind: Any) -> Any:
-        return PLAIN(self, forecast, target, None, *kind)
+    def careless(self: Forecaster, forecast: Any, target: Any, weight: Any) -> Any:
+        return PLAIN(self, forecast, target)
 
     monkeypatch.setattr(Forecaster, "loss", careless)
     assert apart(losses_of(run(*options, "--step=graph")), eager) > 1e-2

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.cases.timed_runs import curves
 from tests.conftest import Run, assert_refused
 from tests.data.tables import times
 from tests.data.test_own_tables import read
@@ -46,6 +47,26 @@ def test_a_forecast_has_a_row_for_each_reading_ahead(run: RunTrain, tmp_path: Pa
     assert "hold" in r.text
     assert "mean pinball loss" in r.text
     assert "best: validation pinball loss" in r.text
+
+
+def test_what_is_said_of_the_quantiles_is_true_of_the_predictions(
+    run: RunTrain, tmp_path: Path
+) -> None:
+    """Their share and their loss, in the terminal and for TensorBoard."""
+    r = run("--data.path", table(tmp_path / "own.csv"), *OWN, *THREE, "--model.lr=0.02")
+    assert r.code == 0, r.text
+    known = {row["timestamp"]: float(row["kwh"]) for row in read(tmp_path / "own.csv")}
+    losses, inside = [], []
+    for row in read(r.folder / "predictions.csv"):
+        y = known[row["timestamp"][:16]]
+        band = {level: float(row[f"quantile_{level}"]) for level in (0.1, 0.5, 0.9)}
+        losses += [max(q * (y - f), (q - 1) * (y - f)) for q, f in band.items()]
+        inside.append(band[0.1] <= y <= band[0.9])
+    share, loss = np.mean(inside), np.mean(losses)
+    assert f"hold {100 * share:.1f} % of the readings; mean pinball loss {loss:.4g}" in r.text
+    logged = curves(r.folder)
+    assert list(logged["test/coverage"].values()) == pytest.approx([share])
+    assert list(logged["test/pinball"].values()) == pytest.approx([loss], rel=1e-4)
 
 
 def test_a_checkpoint_of_ones_own_watches_what_it_was_told(run: RunTrain, tmp_path: Path) -> None:

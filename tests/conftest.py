@@ -95,7 +95,7 @@ def second_kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
         return cuda_ops.depthwise_conv(x, k, last_only=last_only)
 
     with monkeypatch.context() as patch:
-        patch.setattr("model.training.cli.prepare_kernel", prepare)
+        patch.setattr("model.training.execution.prepare_kernel", prepare)
         patch.setattr("model.block.depthwise_conv", conv)
         yield ran
 

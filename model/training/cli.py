@@ -6,10 +6,9 @@ import shlex
 import sys
 import warnings
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import lightning as L
-import torch
 import torch.distributed as dist
 from jsonargparse import ArgumentError, Namespace
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -17,12 +16,11 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from cuda_ops import BLOCK_KERNELS, KernelUnavailableError, check_sizes, prepare_kernel
+from cuda_ops import KernelUnavailableError
 from data.columns import DataError
-from data.grid import HOUR, every
+from data.grid import every
 from data.module import SeriesDataModule
 from data.scores import MEASURES
-from model.precision import set_matmul_precision
 from model.training.callbacks.charts import Charts
 from model.training.callbacks.hparams import HParams, flatten
 from model.training.callbacks.memory import MemoryForecast
@@ -41,14 +39,14 @@ from model.training.checkpoint import (
 )
 from model.training.epochs import choose_epochs, epochs_done, refuse_finished
 from model.training.errors import UsageError
-from model.training.graph import reason_against
+from model.training.execution import allow_tf32, choose_kernel, choose_step
 from model.training.help import SUBCOMMANDS, explain, short_help
 from model.training.logger import StepLogger
 from model.training.module import S4ConvDModule
-from model.training.start import PARTS, Start, adopt_network, freeze
+from model.training.options import add_options
+from model.training.start import Start, adopt_network, freeze
 
 ROOT = Path(__file__).parents[2]
-AUTO = "auto"
 NOISE = ("Tip:", "TPU available", "Loading `", "Restoring states", "Loaded model weights")
 
 
@@ -79,67 +77,8 @@ class TrainCLI(LightningCLI):
         return {name: skip | {"verbose", "return_predictions"} for name in SUBCOMMANDS}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """The options of this application, and what is one setting under two names."""
-        names = ", ".join(BLOCK_KERNELS)
-        parser.add_argument(
-            "--kernel",
-            default=AUTO,
-            help=f"the convolution's implementation: {names} (the whole block); "
-            f"{AUTO}: the fastest that runs here",
-        )
-        parser.add_argument(
-            "--step",
-            type=Literal["graph", "eager", "published"] | None,
-            default=None,
-            help="how a training step runs: graph replays it as one on a GPU (default with --kernel"
-            f" {AUTO} and fused); eager times the convolution's paths; published is eager and in "
-            "the published network's order of passes",
-        )
-        parser.add_argument(
-            "--matmul_precision",
-            type=Literal["highest", "high"] | None,
-            default=None,
-            help="float32 products on a GPU in full, or in TF32: high (with fused, published)",
-        )
-        parser.add_argument(
-            "--init_from",
-            type=Path | None,
-            default=None,
-            help="a checkpoint whose weights fit begins with, on data that may be others; "
-            "--ckpt_path instead goes on with that very run",
-        )
-        parser.add_argument(
-            "--scaling",
-            type=Literal["keep", "refit"],
-            default="keep",
-            help="with --init_from: the checkpoint's scaling, or that of the training rows",
-        )
-        parser.add_argument(
-            "--freeze",
-            type=list[str],
-            default=[],
-            help=f"parts that are not trained, of {', '.join(PARTS)}",
-        )
-        parser.add_argument(
-            "--runs",
-            type=Path,
-            default=Path("runs"),
-            help="folder that the run's folder is made in",
-        )
-        parser.add_argument(
-            "--output",
-            type=Path | None,
-            default=None,
-            help="file for the forecasts, .csv or .parquet (default: in the run's folder)",
-        )
-        parser.link_arguments("kernel", "model.kernel")
-        parser.link_arguments("step", "model.published", lambda step: step == "published")
-        for name in ("window", "horizon", "covariates", "known", "static"):
-            parser.link_arguments(f"data.{name}", f"model.{name}")
-        parser.link_arguments("model.transform", "data.transform")
-        # No option: the data or a checkpoint say it.
-        parser.link_arguments("data.window", "model.step", lambda window: HOUR)
-        parser.link_arguments("data.window", "model.span", lambda window: None)
+        """The options of this application."""
+        add_options(parser)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse, or end with a short help or a short complaint."""
@@ -260,14 +199,17 @@ class TrainCLI(LightningCLI):
         """
         size = sum(parameter.numel() for parameter in self.model.parameters())
         device = self.trainer.strategy.root_device
-        step = self._choose_step()
-        name, note = self._choose_kernel(device, step)
+        config, hparams = self.config[self.subcommand], self.model.hparams
+        step = choose_step(config, self.trainer)
+        sizes = (hparams["channels"], hparams["window"] + hparams["horizon"] - 1)
+        name, note = choose_kernel(config, self.trainer, step, sizes)
         self.model.run_as(name, replays=step == "graph")
         self.model.start = self.start
         if self.subcommand == "fit":
             freeze(self.model.forecaster, self.config.fit.freeze)
         usual = name == "fused" or step == "published"
-        tf32 = ", products in TF32" if self._allow_tf32(usual, device) else ""
+        in_tf32 = allow_tf32(config.matmul_precision, usual, device)
+        tf32 = ", products in TF32" if in_tf32 else ""
         form = {"graph": ", replayed as a graph", "published": ", passes as published"}
         how = f"{note} on {device}{tf32}{form.get(step, '')}"
         rank_zero_info(f"model: S4ConvD, {size:,} parameters; kernel: {how}")
@@ -314,74 +256,6 @@ class TrainCLI(LightningCLI):
                 f"{every(found)}; bring them to that step, or train anew, with --init_from if the "
                 "weights are to be a start"
             )
-
-    def _choose_step(self) -> str:
-        """How a training step runs.
-
-        Raises:
-            UsageError: what was asked for cannot be.
-        """
-        config = self.config[self.subcommand]
-        step: str | None = config.step
-        against = reason_against(self.trainer)
-        if step == "graph" and against:
-            raise UsageError(f"--step graph: {against}; leave it out, or take --step eager")
-        if step == "published" and config.kernel == "fused":
-            raise UsageError(
-                "--step published keeps the passes apart that kernel 'fused' makes one: leave one "
-                "of the two options out"
-            )
-        fast = config.kernel in (AUTO, "fused") and not against
-        return step or ("graph" if fast else "eager")
-
-    def _choose_kernel(self, device: torch.device, step: str) -> tuple[str, str]:
-        """The kernel that was asked for, or the fastest that runs; and a note of it.
-
-        Raises:
-            KernelUnavailableError: the one that was asked for cannot run.
-        """
-        asked: str = self.config[self.subcommand].kernel
-        if asked != AUTO:
-            note = prepare_kernel(asked, device)
-            if asked == "fused":
-                self._refuse_fused_sizes()
-            return asked, note
-        for name in self._candidates(device, step):
-            try:
-                return name, prepare_kernel(name, device)
-            except KernelUnavailableError as error:
-                rank_zero_info(f"kernel '{name}' would be faster, but: {error}")
-        return "pytorch", prepare_kernel("pytorch", device)
-
-    def _candidates(self, device: torch.device, step: str) -> list[str]:
-        """What may be faster than `pytorch`, and is of this network and precision."""
-        if device.type != "cuda" or step == "published":
-            return []
-        in_full = self.config[self.subcommand].matmul_precision == "highest"
-        float32 = str(self.trainer.precision).startswith("32")
-        hopper = torch.cuda.get_device_capability(device) == (9, 0)
-        names = ["warp_tiled"]
-        try:
-            self._refuse_fused_sizes()
-        except KernelUnavailableError:
-            return names
-        return ["fused", *names] if float32 and hopper and not in_full else names
-
-    def _refuse_fused_sizes(self) -> None:
-        steps = self.model.hparams["window"] + self.model.hparams["horizon"] - 1
-        check_sizes(self.model.hparams["channels"], steps)
-
-    def _allow_tf32(self, usual: bool, device: torch.device) -> bool:
-        """Set the precision of float32 products, and say whether it makes a difference.
-
-        It is `usual` for the fused block, which is written for TF32, and for the published passes:
-        PyTorch has their convolutions of size 1 in TF32 unless it is told, and in float32 their
-        step takes more than twice as long.
-        """
-        asked = self.config[self.subcommand].matmul_precision
-        precision = asked or ("high" if usual else "highest")
-        set_matmul_precision(precision)
-        return precision == "high" and device.type == "cuda"
 
     before_validate = before_test = before_predict = before_fit
 

@@ -33,6 +33,7 @@ from model.training.compare.runs import (
     train,
 )
 from model.training.errors import UsageError
+from model.training.execution import allow_tf32
 from model.training.graph import reason_against
 from model.training.logger import StepLogger
 
@@ -223,7 +224,8 @@ class CompareCLI(TrainCLI):
 
     def _allow_tf32_for(self, name: str, device: torch.device) -> bool:
         published = PUBLISHED in (name, self.config.fit.step)
-        return self._allow_tf32(published or name == "fused", device)
+        usual = published or name == "fused"
+        return allow_tf32(self.config.fit.matmul_precision, usual, device)
 
     def _run(self, kernel: str, folder: Path) -> Run:
         """A model and a trainer of its own, from the same seed; the data stay where they are."""

@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from cuda_ops import BLOCK_KERNELS
 from data.module import SeriesDataModule
 from model import block
-from model.training import cli
+from model.training import execution
 from model.training.module import S4ConvDModule
 from tests.conftest import INPUTS, Run, assert_refused, load_checkpoint, one_file
 
@@ -74,7 +74,7 @@ def test_compiling_comes_before_the_data_and_what_it_made_is_logged(
         order.append("data")
         read(data)
 
-    monkeypatch.setattr(cli, "prepare_kernel", prepare)
+    monkeypatch.setattr(execution, "prepare_kernel", prepare)
     monkeypatch.setattr(SeriesDataModule, "prepare_data", watched)
     done = run(*NINE)
     assert done.code == 0
@@ -194,7 +194,7 @@ def test_what_the_fused_kernels_are_not_written_for_is_refused(
     run: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checklist 19: the run ends in the first step, in a traceback."""
-    monkeypatch.setattr(cli, "prepare_kernel", lambda name, device: name)
+    monkeypatch.setattr(execution, "prepare_kernel", lambda name, device: name)
     refused = run(*NINE, "--kernel=fused", "--model.channels=48")
     assert_refused(refused, "'fused'", "64 or 128 channels", "--kernel warp_tiled")
     assert "data: " not in refused.text

@@ -1,5 +1,7 @@
 """Forecasts far beyond the horizon: each block is forecast from the forecasts before it."""
 
+from collections.abc import Callable, Iterable
+
 import numpy as np
 import torch
 
@@ -9,7 +11,12 @@ from model.forecaster import Forecaster
 
 
 @torch.inference_mode()
-def fill_ahead(of: Forecaster, series: SeriesSet, source: DeviceSeries) -> tuple[np.ndarray, int]:
+def fill_ahead(
+    of: Forecaster,
+    series: SeriesSet,
+    source: DeviceSeries,
+    watch: Callable[[range], Iterable[int]] = iter,
+) -> tuple[np.ndarray, int]:
     """Forecast all that is missing after the last whole window of each series.
 
     All series go on together, a horizon at a time; what was read is kept.
@@ -18,6 +25,7 @@ def fill_ahead(of: Forecaster, series: SeriesSet, source: DeviceSeries) -> tuple
         of: the forecaster.
         series: with NaN up to where they are to be forecast, and their covariates.
         source: the same on the forecaster's device; its readings are filled.
+        watch: is handed the range of blocks and iterates over it, as a progress bar does.
 
     Returns:
         (N,) float32, the readings with the forecasts; and how many series have no whole window and
@@ -31,7 +39,8 @@ def fill_ahead(of: Forecaster, series: SeriesSet, source: DeviceSeries) -> tuple
     end = torch.from_numpy(series.offset[1:][owner[last]]).to(device)
     without = len(series) - cell.numel()
     most = source.reading.numel() - 1
-    while cell.numel():
+    ahead = int((end - cell).max()) - window if cell.numel() else 0
+    for _ in watch(range(-(-ahead // of.horizon))):
         b = source.gather(cell)
         forecast = of(b.reading, b.covariates, b.minute, b.key, b.known)[..., 0]
         target = cell.unsqueeze(1) + window + source.ahead  # (B, horizon)

@@ -1,12 +1,14 @@
 """`python train.py submission`: an answer to GEPIII's test file, for Kaggle."""
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.utilities import rank_zero_info
+from tqdm import tqdm
 
 from data.columns import GEPIII_ROLES, TIME
 from data.grid import every
@@ -73,7 +75,7 @@ class SubmissionCLI(TrainCLI):
                 f"data have one {every(series.step)}"
             )
         otherwise = _medians(series)
-        reading, without = fill_ahead(forecaster, series, data.device_series(series))
+        reading, without = fill_ahead(forecaster, series, data.device_series(series), _shown)
         if without:
             rank_zero_info(f"{without} meters have no {data.window} readings in a row: median")
         units = recorded_units(series, data.rules)
@@ -96,6 +98,11 @@ class SubmissionCLI(TrainCLI):
         for note in series.notes:
             rank_zero_info(f"data: {note}")
         return series
+
+
+def _shown(blocks: range) -> Iterable[int]:
+    """A progress bar, in a terminal."""
+    return tqdm(blocks, desc="forecasting", unit="block", leave=False, disable=None)
 
 
 def _medians(series: SeriesSet) -> np.ndarray:

@@ -16,6 +16,7 @@ Transform = Literal["log1p", "none"]
 MEDIAN = 0.5
 # Ahead of the softplus whose value parts two quantiles: an untrained band is narrow.
 NARROW = 2.0
+STILL = 0.05  # training deviations; a window that moves less is not magnified any further
 
 
 class Forecaster(nn.Module):
@@ -39,6 +40,11 @@ class Forecaster(nn.Module):
         transform: `log1p` models log(1 + reading), for readings >= 0; `none` models the reading.
         relative: the network sees each window relative to its last reading (which it is also told)
             and forecasts the difference to it, so that large and small buildings look alike.
+        amplitude: the network sees each window in units of its own standard deviation, and its
+            forecasts are in them: what it learnt of a restless time is right in a calm one (RevIN,
+            Kim et al. 2022).
+        linear: readings of a window, for a linear map of them to the forecast beside each network,
+            which is what DLinear is alone; 0: no such map.
         calendar: the network is told the time of day, weekday and season of the tick after each
             step.
         flags: the network is told which readings are 0, and which repeat the one before them: a
@@ -70,6 +76,8 @@ class Forecaster(nn.Module):
         quantiles: list[float] = [],  # noqa: B006
         transform: Transform = "log1p",
         relative: bool = True,
+        amplitude: bool = False,
+        linear: int = 0,
         calendar: bool = True,
         flags: bool = False,
         seasons: list[int] = [],  # noqa: B006
@@ -87,6 +95,7 @@ class Forecaster(nn.Module):
         self.quantiles = list(quantiles)
         self.transform = transform
         self.relative = relative
+        self.amplitude = amplitude
         self.calendar = calendar
         self.step = step
         self.span = span
@@ -104,6 +113,11 @@ class Forecaster(nn.Module):
         )
         self.network = first
         self.others = nn.ModuleList(others)
+        self.linear = nn.ModuleList(
+            nn.Linear(linear, horizon) for _ in range(members if linear else 0)
+        )
+        for way in self.linear.parameters():
+            nn.init.zeros_(way)  # the network alone, to begin with
         self.register_buffer("fitted", torch.tensor(False))
         self.register_buffer("reading_mean", torch.zeros(()))
         self.register_buffer("reading_std", torch.ones(()))
@@ -190,10 +204,22 @@ class Forecaster(nn.Module):
         """The same of each network, (members, B, horizon, 1 + Q): what each is trained on."""
         scaled = (self.transformed(reading) - self.reading_mean) / self.reading_std  # (B, L)
         level = scaled[:, -1:] if self.relative else torch.zeros_like(scaled[:, :1])
-        features = self._features(reading, scaled, level, covariates, minute, key, known)
+        unit = self._unit(scaled)
+        relative = (scaled - level) / unit
+        features = self._features(reading, relative, level, covariates, minute, key, known)
         output = torch.stack([network(features) for network in self.networks])
-        forecast = self._ascending(output.float()) + level.unsqueeze(-1)
+        forecast = self._ascending(output.float())
+        if self.linear:
+            beside = torch.stack([way(relative) for way in self.linear])
+            forecast = forecast + beside.float().unsqueeze(-1)
+        forecast = forecast * unit.unsqueeze(-1) + level.unsqueeze(-1)
         return forecast * self.reading_std + self.reading_mean
+
+    def _unit(self, scaled: torch.Tensor) -> torch.Tensor:
+        """(B, 1): what of each window's readings is 1 to the network."""
+        if not self.amplitude:
+            return torch.ones_like(scaled[:, :1])
+        return scaled.std(dim=1, correction=0, keepdim=True).clamp_min(STILL)
 
     def transformed(self, reading: torch.Tensor) -> torch.Tensor:
         """Readings in the units of `forward`."""
@@ -232,7 +258,7 @@ class Forecaster(nn.Module):
     def _features(
         self,
         reading: torch.Tensor,
-        scaled: torch.Tensor,
+        relative: torch.Tensor,
         level: torch.Tensor,
         covariates: torch.Tensor,
         minute: torch.Tensor,
@@ -243,7 +269,6 @@ class Forecaster(nn.Module):
         more = self.horizon - 1
         windows, length = reading.shape
         steps = length + more
-        relative = scaled - level
         past = [relative.unsqueeze(-1), self._scaled(covariates, slice(0, self.past))]
         features = [F.pad(torch.cat(past, dim=-1), (0, 0, 0, more))]
         if self.relative:
@@ -258,14 +283,14 @@ class Forecaster(nn.Module):
             features.append(own.unsqueeze(1).expand(-1, steps, -1))
         if self.flags:
             repeated = F.pad(reading[:, 1:] == reading[:, :-1], (1, 0))
-            flags = torch.stack([reading == 0, repeated], dim=-1).to(scaled.dtype)
+            flags = torch.stack([reading == 0, repeated], dim=-1).to(relative.dtype)
             features.append(F.pad(flags, (0, 0, 0, more)))
         features += [_before(relative, season, steps).unsqueeze(-1) for season in self.seasons]
         if known is not None:
             features.append(self._scaled(known, slice(self.past, None)))
         if more:
-            is_ahead = torch.arange(steps, device=scaled.device) >= length
-            features.append(is_ahead.to(scaled.dtype).view(1, -1, 1).expand(windows, -1, -1))
+            is_ahead = torch.arange(steps, device=relative.device) >= length
+            features.append(is_ahead.to(relative.dtype).view(1, -1, 1).expand(windows, -1, -1))
         return torch.cat(features, dim=-1)
 
     def _scaled(self, covariates: torch.Tensor, columns: slice) -> torch.Tensor:

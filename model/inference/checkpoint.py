@@ -21,6 +21,8 @@ LATER: dict[str, Any] = {
     "flags": False,
     "seasons": [],
     "members": 1,
+    "amplitude": False,
+    "linear": False,
 }
 # Hyperparameters that are no arguments of a `Forecaster` by their names.
 OF_THE_TRAINING = ("window", "optimizer", "lr", "weight_decay", "_instantiator")
@@ -74,6 +76,7 @@ def forecaster_of(checkpoint: dict[str, Any]) -> Forecaster:
     hparams = checkpoint["hyper_parameters"]
     options = {name: hparams[name] for name in hparams if name not in OF_THE_TRAINING}
     options["known"] = [*options["known"], *options.pop("static")]
+    options["linear"] = hparams["window"] * hparams["linear"]
     forecaster = Forecaster(**options)
     state = {name.removeprefix(PREFIX): t for name, t in checkpoint["state_dict"].items()}
     if not state.get("fitted", torch.tensor(False)):

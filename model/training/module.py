@@ -41,6 +41,8 @@ class S4ConvDModule(L.LightningModule):
         transform: log1p models log(1 + reading), for readings >= 0; none models the reading itself;
             auto is none where negative readings are more than a tenth of all that was read.
         relative: see each window relative to its last reading, and forecast the difference.
+        amplitude: see each window in units of its own standard deviation, and forecast in them.
+        linear: put a linear map of the window's readings beside the network.
         calendar: tell the model the time of day, weekday and season of what it predicts.
         flags: tell the model which readings are 0 and which repeat the one before.
         seasons: tell the model the reading that lies so many ticks before each predicted one.
@@ -72,6 +74,8 @@ class S4ConvDModule(L.LightningModule):
         quantiles: list[float] = [],  # noqa: B006
         transform: Literal["auto", "log1p", "none"] = "auto",
         relative: bool = True,
+        amplitude: bool = False,
+        linear: bool = False,
         calendar: bool = True,
         flags: bool = False,
         seasons: list[int] = [],  # noqa: B006
@@ -113,6 +117,8 @@ class S4ConvDModule(L.LightningModule):
             quantiles=quantiles,
             transform="log1p" if transform == "auto" else transform,  # see `setup`
             relative=relative,
+            amplitude=amplitude,
+            linear=window * linear,
             calendar=calendar,
             flags=flags,
             seasons=seasons,

@@ -17,10 +17,13 @@ State = dict[str, torch.Tensor]
 PARTS = ("encoder", "blocks", "decoder", "meters")
 
 # Hyperparameters that the weights were made for.
-OF_THE_WEIGHTS = ("channels", "blocks", "state_size", "members", "norm", "init", "transform")
+OF_THE_WEIGHTS = (
+    *("channels", "blocks", "state_size", "members", "norm", "init"),
+    *("transform", "amplitude"),
+)
 # Hyperparameters that may be others: of encoder and decoder a part is then made anew, or nothing.
 FEATURES = ("relative", "calendar", "flags", "seasons", "meter_features", "horizon")
-OF_THE_DATA = (*FEATURES, "quantiles", "window")
+OF_THE_DATA = (*FEATURES, "quantiles", "window", "linear")
 
 
 def adopt_network(config: Namespace, checkpoint: dict[str, Any], args: list[str]) -> None:
@@ -69,6 +72,7 @@ class Start:
         anew = [
             *self._encoder(forecaster, state, own),
             *self._decoder(forecaster, state, own),
+            *_linear(state, own),
             *_meters(state, own),
         ]
         if self.scaling == "keep":
@@ -120,6 +124,14 @@ class Start:
             if covariate in theirs:
                 for name in ("covariate_mean", "covariate_std"):
                     own[name][number] = state[name][theirs.index(covariate)]
+
+
+def _linear(state: State, own: State) -> list[str]:
+    """The linear maps, where both have them, of as many readings to as many."""
+    names = [name for name in own if name.startswith("linear.")]
+    known = [n for n in names if n in state and own[n].shape == state[n].shape]
+    own |= {name: state[name] for name in known}
+    return [] if known == names else ["the linear map, which begins at 0"]
 
 
 def _meters(state: State, own: State) -> list[str]:

@@ -284,6 +284,53 @@ def test_the_loss_is_of_the_forecast_and_of_its_quantiles() -> None:
     assert float(found.detach()) == pytest.approx(expected, rel=1e-4)
 
 
+# -- amplitude, and the linear map --------------------------------------------------------------
+
+
+def test_twice_the_amplitude_is_twice_the_forecast() -> None:
+    """Of each difference to the last reading, whatever it is; without the option it is not."""
+    reading, _, minute = windows()
+    covariates = torch.zeros(B, L, 2)
+    last = reading[:, -1:]
+    for amplitude in (True, False):
+        torch.manual_seed(4)
+        model = forecaster(transform="none", amplitude=amplitude, linear=L, horizon=2)
+        torch.nn.init.normal_(model.linear[0].weight, std=0.1)
+        once, twice = (
+            model(last + k * (reading - last), covariates, minute)[..., 0] - last for k in (1, 2)
+        )
+        near = torch.allclose(2 * once, twice, rtol=1e-3)
+        assert near == amplitude
+
+
+def test_a_still_window_is_not_magnified() -> None:
+    """A dead meter's deviation is 0."""
+    model = forecaster(amplitude=True, transform="none", linear=L)
+    _, covariates, minute = windows()
+    found = model(torch.full((B, L), 7.0), covariates, minute)
+    assert torch.isfinite(found).all()
+    off = (found.flatten() - 7).abs().max()
+    plain = forecaster(transform="none", linear=L)
+    plain.load_state_dict(model.state_dict())
+    farther = (plain(torch.full((B, L), 7.0), covariates, minute).flatten() - 7).abs().max()
+    torch.testing.assert_close(20 * off, farther, rtol=1e-3, atol=1e-4)
+
+
+def test_the_linear_map_begins_at_nothing_and_is_of_each_member() -> None:
+    torch.manual_seed(8)
+    model = forecaster(members=2, linear=L, horizon=3, quantiles=[0.1, 0.5, 0.9])
+    alone = forecaster(members=2, horizon=3, quantiles=[0.1, 0.5, 0.9])
+    alone.load_state_dict(model.state_dict(), strict=False)
+    inputs = windows()
+    assert torch.equal(model(*inputs), alone(*inputs))
+    torch.nn.init.normal_(model.linear[1].weight)
+    reading = (torch.log1p(inputs[0]) - 3.0) / 1.5
+    more = 1.5 * model.linear[1](reading - reading[:, -1:])
+    found = model.of_members(*inputs) - alone.of_members(*inputs)
+    assert (found[0] == 0).all()
+    torch.testing.assert_close(found[1], more.unsqueeze(-1).expand(-1, -1, 4), rtol=1e-3, atol=1e-4)
+
+
 # -- members -----------------------------------------------------------------------------------
 
 

@@ -31,6 +31,8 @@ FULL = [
     "--model.flags=true",
     "--model.blocks=2",
     "--model.members=2",
+    "--model.linear=true",
+    "--model.amplitude=true",
 ]
 SIGNED = ["--model.transform=none", "--model.init=published", "--model.norm=false"]
 OPTIONS = [["--data.covariates=[Temp]"], FULL, SIGNED]

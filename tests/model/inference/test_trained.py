@@ -49,6 +49,8 @@ FULL = [
     "--model.seasons=[4]",
     "--model.flags=true",
     "--model.members=2",
+    "--model.linear=true",
+    "--model.amplitude=true",
 ]
 
 

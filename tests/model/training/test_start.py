@@ -131,6 +131,19 @@ def test_members_come_along_and_freeze_together(run: RunTrain) -> None:
     assert_refused(refused, "--model.members is 3", "for 2")
 
 
+def test_a_linear_map_comes_along_where_it_fits(run: RunTrain) -> None:
+    options = [*NINE, "--model.linear=true", "--model.lr=0.01"]
+    first = run(*options)
+    r = begun(run, *NINE, "--init_from", first.best)
+    assert "made anew: nothing" in r.text
+    before = state(first.best)
+    assert (before["linear.0.weight"] != 0).any()
+    assert torch.equal(weights(r)["linear.0.weight"], before["linear.0.weight"])
+    longer = begun(run, *NINE, "--init_from", first.best, "--data.window=3")
+    assert "made anew: the linear map, which begins at 0\n" in longer.text
+    assert (weights(longer)["linear.0.weight"] == 0).all()
+
+
 def test_such_a_run_is_resumed_as_any_other(run: RunTrain, trained: Run) -> None:
     """Its settings name --init_from; the weights are those that it had reached."""
     options = [*NINE, "--init_from", trained.best, "--model.lr=0.01"]

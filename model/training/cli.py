@@ -39,7 +39,7 @@ from model.training.checkpoint import (
 )
 from model.training.epochs import choose_epochs, epochs_done, refuse_finished
 from model.training.errors import UsageError
-from model.training.execution import allow_tf32, choose_kernel, choose_step
+from model.training.execution import allow_tf32, choose_kernel, choose_step, sizes_of
 from model.training.help import SUBCOMMANDS, explain, short_help
 from model.training.logger import StepLogger
 from model.training.module import S4ConvDModule
@@ -199,10 +199,9 @@ class TrainCLI(LightningCLI):
         """
         size = sum(parameter.numel() for parameter in self.model.parameters())
         device = self.trainer.strategy.root_device
-        config, hparams = self.config[self.subcommand], self.model.hparams
+        config = self.config[self.subcommand]
         step = choose_step(config, self.trainer)
-        sizes = (hparams["channels"], hparams["window"] + hparams["horizon"] - 1)
-        name, note = choose_kernel(config, self.trainer, step, sizes)
+        name, note = choose_kernel(config, self.trainer, step, sizes_of(self.model.hparams))
         self.model.run_as(name, replays=step == "graph")
         self.model.start = self.start
         if self.subcommand == "fit":

@@ -14,6 +14,11 @@ from model.training.graph import reason_against
 AUTO = "auto"
 
 
+def sizes_of(options: Any) -> tuple[int, int]:
+    """The network's channels, and the steps that it runs over, of the model's options by name."""
+    return options["channels"], options["window"] + options["horizon"] - 1
+
+
 def choose_step(config: Any, trainer: L.Trainer) -> str:
     """graph, eager or published: what --step asks for, or else the fastest that can be.
 
@@ -42,7 +47,7 @@ def choose_kernel(
         config: the run's options.
         trainer: knows the device and the precision.
         step: of `choose_step`.
-        sizes: the network's channels, and the steps that it runs over.
+        sizes: of `sizes_of`.
 
     Raises:
         KernelUnavailableError: the one that was asked for cannot run.
@@ -54,8 +59,8 @@ def choose_kernel(
         if asked == "fused":
             check_sizes(*sizes)
         return asked, note
-    in_full = config.matmul_precision == "highest" or not str(trainer.precision).startswith("32")
-    for name in _candidates(device, step, in_full, sizes):
+    tf32 = config.matmul_precision != "highest" and str(trainer.precision).startswith("32")
+    for name in _candidates(device, step, tf32, sizes):
         try:
             return name, prepare_kernel(name, device)
         except KernelUnavailableError as error:
@@ -63,9 +68,7 @@ def choose_kernel(
     return "pytorch", prepare_kernel("pytorch", device)
 
 
-def _candidates(
-    device: torch.device, step: str, in_full: bool, sizes: tuple[int, int]
-) -> list[str]:
+def _candidates(device: torch.device, step: str, tf32: bool, sizes: tuple[int, int]) -> list[str]:
     """What may be faster than `pytorch`, and is of this network and precision."""
     if device.type != "cuda" or step == "published":
         return []
@@ -75,7 +78,7 @@ def _candidates(
     except KernelUnavailableError:
         return names
     hopper = torch.cuda.get_device_capability(device) == (9, 0)
-    return ["fused", *names] if hopper and not in_full else names
+    return ["fused", *names] if hopper and tf32 else names
 
 
 def allow_tf32(asked: str | None, usual: bool, device: torch.device) -> bool:

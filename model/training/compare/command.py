@@ -33,7 +33,7 @@ from model.training.compare.runs import (
     train,
 )
 from model.training.errors import UsageError
-from model.training.execution import allow_tf32
+from model.training.execution import allow_tf32, sizes_of
 from model.training.graph import reason_against
 from model.training.logger import StepLogger
 
@@ -172,7 +172,7 @@ class CompareCLI(TrainCLI):
                 config.step != PUBLISHED,
                 f"--step {PUBLISHED} keeps the passes apart that fused makes one: leave it out",
             )
-            check_sizes(config.model.channels, config.data.window)
+            check_sizes(*sizes_of(config.model))
         as_published = f"{name}, its FFT by {note}" if name == PUBLISHED else note
         self.tf32[name] = self._allow_tf32_for(name, device)
         return as_published + ", products in TF32" * self.tf32[name]
@@ -259,13 +259,13 @@ class CompareCLI(TrainCLI):
         settings = self._shown_settings()
         of_a_kernel = ("kernel", "model.kernel", "model.published")
         batch = min(config.data.batch_size, len(self.datamodule.windows["train"]))
-        window = config.data.window
-        size = {"batch": batch, "channels": config.model.channels, "length": window, "taps": window}
+        channels, length = sizes_of(config.model)
+        size = {"batch": batch, "channels": channels, "length": length, "taps": length}
         return environment(self.trainer.strategy.root_device) | {
             "settings": {k: v for k, v in settings.items() if k not in of_a_kernel},
             "command": self.command,
             "shape": size,
-            "blocks": config.model.blocks,
+            "blocks": config.model.blocks * config.model.members,
             "dtype": self.dtype,
             "steps": config.steps,
             "rounds": len(rounds),

@@ -102,6 +102,31 @@ def test_a_run_is_that_of_fit(run: Runner, folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_pictures")
+def test_the_operator_is_as_long_and_as_often_there_as_the_network_has_it(
+    run: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several readings ahead are steps of the network, and each member has blocks of its own."""
+    seen: list[tuple[int, ...]] = []
+
+    def conv(x: torch.Tensor, k: torch.Tensor, kernel: str, last_only: bool) -> torch.Tensor:
+        if torch.is_grad_enabled() and x.device.type != "meta":
+            seen.append(tuple(x.shape))
+        return cuda_ops.depthwise_conv(x, k, kernel, last_only)
+
+    monkeypatch.setattr("model.block.depthwise_conv", conv)
+    options = ["--data.horizon=3", "--model.members=2", "--model.blocks=2"]
+    done = run("compare", "--kernels", "pytorch", *FEW, *options, "--rounds=1")
+    assert done.code == 0, done.text
+    record = record_in(folder)
+    shape = tuple(record["shape"][name] for name in ("batch", "channels", "length"))
+    assert shape == (4, 4, 4 + 2)
+    assert record["blocks"] == 2 * 2
+    assert shape in seen
+    assert {each[1:] for each in seen} == {shape[1:]}
+    assert len(seen) == record["blocks"] * STEPS
+
+
+@pytest.mark.usefixtures("no_pictures")
 def test_kernels_take_turns_and_see_the_same(
     run: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch, kernels_anywhere: list[str]
 ) -> None:

@@ -22,6 +22,11 @@ class Batch(NamedTuple):
     cell: torch.Tensor  # (B,) int64, the window's first cell: its name in the data set
     key: torch.Tensor  # (B,) int64, its meter's, see `SeriesSet.keys`
 
+    @property
+    def inputs(self) -> tuple[torch.Tensor, ...]:
+        """What a forecast is made from, in the order in which `Forecaster` takes it."""
+        return self.reading, self.covariates, self.minute, self.key, self.known
+
 
 @dataclass(frozen=True)
 class Windows:

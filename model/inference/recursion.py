@@ -41,8 +41,7 @@ def fill_ahead(
     most = source.reading.numel() - 1
     ahead = int((end - cell).max()) - window if cell.numel() else 0
     for _ in watch(range(-(-ahead // of.horizon))):
-        b = source.gather(cell)
-        forecast = of(b.reading, b.covariates, b.minute, b.key, b.known)[..., 0]
+        forecast = of(*source.gather(cell).inputs)[..., 0]
         target = cell.unsqueeze(1) + window + source.ahead  # (B, horizon)
         missing = source.reading[target.clamp_max(most)].isnan() & (target < end.unsqueeze(1))
         # The windows of `source` are views of its readings: the next ones see what is written here.

@@ -151,7 +151,6 @@ class TrainedForecaster:
             series, self.window, torch.device("cpu"), of.horizon, len(self.known), static
         )
         forecasts = [
-            of.to_user_units(of(b.reading, b.covariates, b.minute, b.key, b.known))
-            for b in WindowLoader(source, windows.cell, BATCH)
+            of.to_user_units(of(*b.inputs)) for b in WindowLoader(source, windows.cell, BATCH)
         ]
         return torch.cat(forecasts).numpy()

@@ -202,7 +202,7 @@ class S4ConvDModule(L.LightningModule):
 
     def forecast(self, batch: Any) -> torch.Tensor:
         """The same of a batch."""
-        return self(batch.reading, batch.covariates, batch.minute, batch.key, batch.known)
+        return self(*batch.inputs)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Let Lightning's logs go by the number of the step.
@@ -215,10 +215,7 @@ class S4ConvDModule(L.LightningModule):
     def loss(self, batch: Any, weight: torch.Tensor | None = None) -> torch.Tensor:
         """Of one batch, its windows weighted alike or as told, see `Forecaster.loss`."""
         of = self.forecaster
-        forecast = of.of_members(
-            batch.reading, batch.covariates, batch.minute, batch.key, batch.known
-        )
-        return of.loss(forecast, batch.target, weight)
+        return of.loss(of.of_members(*batch.inputs), batch.target, weight)
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         """The loss of one batch; where a graph is replayed, the gradients are there too."""

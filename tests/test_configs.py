@@ -85,6 +85,20 @@ def test_cambridge(run) -> None:
     assert scores["same hour last week"] == pytest.approx(0.378, abs=5e-4)
 
 
+@pytest.mark.skipif(not CAMBRIDGE.is_dir(), reason="the Cambridge files are not at hand")
+def test_cambridge_a_day_ahead(run) -> None:
+    """The second file changes what it names, and leaves the rest of the first."""
+    hour, day = (ROOT / "configs" / f"cambridge{name}.yaml" for name in ("", "_day"))
+    r = run("--config", hour, "--config", day, "--data.root", CAMBRIDGE, *SHORT)
+    assert r.code == 0, r.text
+    counts = [len(r.data.windows[split]) for split in ("train", "val", "test")]
+    assert counts == [230_022, 66_864, 98_445]
+    forecaster = r.cli.model.forecaster
+    assert (forecaster.horizon, forecaster.quantiles) == (24, [0.1, 0.5, 0.9])
+    assert len(forecaster.networks) == yaml.safe_load(hour.read_text())["model"]["members"]
+    assert "quantiles 0.1 to 0.9 hold" in r.text
+
+
 @pytest.mark.skipif(not ETTH1.is_file(), reason="ETTh1.csv is not at hand")
 def test_etth1(run) -> None:
     """The common protocol's counts, and what the literature finds for a linear model of OT alone.

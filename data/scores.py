@@ -21,6 +21,15 @@ MEASURES = {
 """Property of `Scores` -> its name in a table."""
 
 
+def measure_of(transform: str) -> str:
+    """The measure that forecasts are held against one another by, of `MEASURES`: what is trained.
+
+    Args:
+        transform: of the readings, log1p or none.
+    """
+    return "rmsle" if transform == "log1p" else "rmse"
+
+
 @dataclass(frozen=True)
 class Scores:
     """Those of S series, (S,) each; NaN where a measure has nothing to stand on.

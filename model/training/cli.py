@@ -20,7 +20,7 @@ from cuda_ops import KernelUnavailableError
 from data.columns import DataError
 from data.grid import every
 from data.module import SeriesDataModule
-from data.scores import MEASURES
+from data.scores import MEASURES, measure_of
 from model.training.callbacks.charts import Charts
 from model.training.callbacks.hparams import HParams, flatten
 from model.training.callbacks.memory import MemoryForecast
@@ -226,13 +226,9 @@ class TrainCLI(LightningCLI):
             self.trainer.fit_loop.max_epochs = epochs
 
     def _watch(self) -> None:
-        """Let the best checkpoint be that of the score that suits the data and the model."""
+        """Let the best checkpoint be that of the measure that suits the data."""
         if self.best is not None:
-            self.best.monitor = f"val/{self._watched_score}"
-
-    @property
-    def _watched_score(self) -> str:
-        return self.model.watched_score(self.datamodule.transform)
+            self.best.monitor = f"val/{measure_of(self.datamodule.transform)}"
 
     def _show(self, settled: dict[str, str | int]) -> None:
         """Let the HPARAMS tab have what only the device and the data could settle."""
@@ -266,7 +262,7 @@ class TrainCLI(LightningCLI):
         best = self.best_checkpoint()
         score = trainer.checkpoint_callback.best_model_score if best else None
         if score is not None:
-            name = MEASURES[self._watched_score]
+            name = MEASURES[measure_of(self.datamodule.transform)]
             rank_zero_info(f"\nbest: validation {name} {score:.4g}, {best}")  # below the bar
         given: dict[str, Any] = {"model": self.model, "datamodule": self.datamodule}
         if "test" in self.datamodule.windows:

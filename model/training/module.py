@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch.optim import SGD, AdamW, Optimizer
 
-from model.forecaster import MEDIAN, Forecaster, Transform
+from model.forecaster import MEDIAN, Forecaster
 from model.inference.checkpoint import NO_SCALING
 from model.optim import (
     MOMENTUM,
@@ -181,12 +181,6 @@ class S4ConvDModule(L.LightningModule):
                 self.forecaster.meters.learn(torch.from_numpy(data.windows["train"].series.keys()))
             if self.start is not None:
                 rank_zero_info(self.start.apply(self.forecaster))
-
-    def watched_score(self, transform: Transform) -> str:
-        """The validation score that the best checkpoint has the least of."""
-        if self.forecaster.quantiles:
-            return "pinball"
-        return "rmse" if transform == "none" else "rmsle"
 
     def forward(
         self,

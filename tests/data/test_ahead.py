@@ -46,7 +46,7 @@ def test_a_forecast_has_a_row_for_each_reading_ahead(run: RunTrain, tmp_path: Pa
     assert any(row["prediction"] != row["quantile_0.5"] for row in found)
     assert "hold" in r.text
     assert "mean pinball loss" in r.text
-    assert "best: validation pinball loss" in r.text
+    assert "best: validation RMSLE" in r.text
 
 
 def test_what_is_said_of_the_quantiles_is_true_of_the_predictions(
@@ -70,13 +70,13 @@ def test_what_is_said_of_the_quantiles_is_true_of_the_predictions(
 
 
 def test_a_checkpoint_of_ones_own_watches_what_it_was_told(run: RunTrain, tmp_path: Path) -> None:
-    """Quantiles move our own to the pinball loss, and no other."""
+    """Ours goes by the measure that suits the data, and moves no other."""
     own = ["--trainer.callbacks=ModelCheckpoint", "--trainer.callbacks.monitor=val/mae"]
     own += ["--trainer.callbacks.filename=mine"]
     r = run("--data.path", table(tmp_path / "own.csv"), *OWN, *THREE, *own)
     assert r.code == 0, r.text
     watched = {each.filename: each.monitor for each in r.cli.trainer.checkpoint_callbacks}
-    assert watched == {"best": "val/pinball", "last": None, "mine": "val/mae"}
+    assert watched == {"best": "val/rmsle", "last": None, "mine": "val/mae"}
 
 
 def test_what_is_known_ahead_leads_past_the_last_reading(run: RunTrain, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pyarrow.csv as pacsv
 from lightning.pytorch.utilities import rank_zero_info
 
 from data.columns import meter_label
-from data.scores import MEASURES, Scores, scores
+from data.scores import MEASURES, Scores, measure_of, scores
 from data.series import SeriesSet
 from model.training.callbacks.rows import RowCollector
 from model.training.forecasts import Forecasts, Outcome
@@ -216,7 +216,7 @@ class ScoreTable(L.Callback):
         found_by_model = Forecasts(windows, cell, tuple(levels), forecast)
         forecasts = {"S4ConvD": found_by_model.point.ravel()}
         forecasts |= {name: values[scored].ravel() for name, values in baselines.items()}
-        measure = "rmsle" if data.transform == "log1p" else "rmse"
+        measure = measure_of(data.transform)
         rank_zero_info("\n" + score_table(actual, forecasts, meter, measure))
         for name, values in forecasts.items():
             without = int(np.isnan(values).sum())

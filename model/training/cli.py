@@ -221,7 +221,7 @@ class TrainCLI(LightningCLI):
         if self.subcommand == "fit" and self._chooses_epochs:
             share = self.datamodule.batch_size * self.trainer.world_size
             batches = math.ceil(len(self.datamodule.windows["train"]) / share)
-            epochs = choose_epochs(batches)
+            epochs = choose_epochs(batches, device.type)
             refuse_finished(self.config.fit.ckpt_path, epochs, "epochs", self.epochs_done)
             self.trainer.fit_loop.max_epochs = epochs
 

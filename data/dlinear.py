@@ -48,15 +48,36 @@ def dlinear_forecast(train: Windows, val: Windows, test: Windows, log1p: bool) -
     covariates = train.series.covariates.shape[1]
     if covariates and 2 * train.length * (1 + covariates) <= MAX_INPUTS:
         fits += _fits(train, log1p, beside=True)
-    judges = thinned(val, MAX_VALUES // len(fits[-1].mean))
-    target = _transformed(judges.targets(), log1p)
-    best = min(fits, key=lambda fit: np.square(fit.forecast(judges) - target).mean())
+    best = _best(fits, val)
     forecast = np.empty((len(test), test.horizon))
     size = MAX_VALUES // len(best.mean)
     for low in range(0, len(test), size):  # bounds the memory
         part = slice(low, low + size)
         forecast[part] = best.forecast(test.kept(part))
     return np.expm1(np.clip(forecast, 0, 80)) if log1p else forecast
+
+
+def linear_map(train: Windows, val: Windows, log1p: bool) -> tuple[np.ndarray, np.ndarray]:
+    """The same without covariates, trend and rest put together again into one map.
+
+    Args: see `dlinear_forecast`.
+
+    Returns:
+        Weights (L, horizon) of a window's readings less the last of them, and offsets (horizon,),
+        of the targets less that reading; all in the transform's units.
+    """
+    best = _best(_fits(train, log1p, beside=False), val)
+    weights = best.weights / best.std[:, None]
+    of_trend, of_rest = np.split(weights, 2)
+    trend = _trend(np.eye(train.length))  # window @ trend is its moving average
+    return of_rest + trend @ (of_trend - of_rest), best.offset - best.mean @ weights
+
+
+def _best(fits: list[_Fit], val: Windows) -> _Fit:
+    """The one of the least squared error in the transform's units."""
+    judges = thinned(val, MAX_VALUES // len(fits[-1].mean))
+    target = _transformed(judges.targets(), fits[0].log1p)
+    return min(fits, key=lambda fit: np.square(fit.forecast(judges) - target).mean())
 
 
 def _fits(train: Windows, log1p: bool, beside: bool) -> list[_Fit]:

@@ -16,7 +16,7 @@ from data.baselines import linear_forecast, naive_forecasts, season
 from data.boosting import MAX_FIT_WINDOWS, TREES, boosting_is_installed, lightgbm_forecast
 from data.cache import cache_folder, cached_series
 from data.columns import GEPIII_ROLES, TIME, DataError, Files, Roles, files_words
-from data.dlinear import dlinear_forecast
+from data.dlinear import dlinear_forecast, linear_map
 from data.parts import Cut, Part, refuse_empty, refuse_steps
 from data.rules import GEPIII_UTC_OFFSET
 from data.scaling import fit_scaling
@@ -363,6 +363,11 @@ class SeriesDataModule(L.LightningDataModule):
         )
         for warning in warnings:
             self._say(warning)
+
+    def linear_map(self) -> tuple[np.ndarray, np.ndarray]:
+        """Weights (L, horizon) and offsets (horizon,) of a linear model, see data/dlinear.py."""
+        train, val = self.windows["train"], self.windows["val"]
+        return linear_map(train, val, self.transform == "log1p")
 
     def static_numbers(self, series: SeriesSet) -> np.ndarray:
         """(S, K) what `static` says of each series."""

@@ -1,12 +1,13 @@
 """S4ConvD between the user's units: what goes in and comes out is kWh, degrees and minutes."""
 
+from collections.abc import Sequence
 from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from model.calendar import CALENDAR_FEATURES, calendar_features
+from model.calendar import ALL, CALENDAR_FEATURES, Cycle, calendar_features
 from model.losses import pinball, root_mean_square, signed_log1p
 from model.meters import MeterFeatures
 from model.published import PublishedS4ConvD
@@ -43,10 +44,10 @@ class Forecaster(nn.Module):
         amplitude: the network sees each window in units of its own standard deviation, and its
             forecasts are in them: what it learnt of a restless time is right in a calm one (RevIN,
             Kim et al. 2022).
-        linear: readings of a window, for a linear map of them to the forecast beside each network,
-            which is what DLinear is alone; 0: no such map.
+        linear: readings of a window, for a linear map of them to the forecast, which `fit_linear`
+            takes: the networks forecast what it leaves; 0: no such map.
         calendar: the network is told the time of day, weekday and season of the tick after each
-            step.
+            step: true is all three, false none, and a list of them is these.
         flags: the network is told which readings are 0, and which repeat the one before them: a
             dead meter's do.
         seasons: ticks; for each, the network is told at each step the latest reading that is a
@@ -66,6 +67,8 @@ class Forecaster(nn.Module):
     covariate_mean: torch.Tensor
     covariate_std: torch.Tensor
     levels: torch.Tensor
+    linear_weight: torch.Tensor
+    linear_offset: torch.Tensor
 
     def __init__(
         self,
@@ -78,7 +81,7 @@ class Forecaster(nn.Module):
         relative: bool = True,
         amplitude: bool = False,
         linear: int = 0,
-        calendar: bool = True,
+        calendar: bool | Sequence[Cycle] = True,
         flags: bool = False,
         seasons: list[int] = [],  # noqa: B006
         meter_features: int = 0,
@@ -96,7 +99,7 @@ class Forecaster(nn.Module):
         self.transform = transform
         self.relative = relative
         self.amplitude = amplitude
-        self.calendar = calendar
+        self.cycles = ALL if calendar is True else tuple(calendar or ())
         self.step = step
         self.span = span
         self.flags = flags
@@ -113,11 +116,13 @@ class Forecaster(nn.Module):
         )
         self.network = first
         self.others = nn.ModuleList(others)
-        self.linear = nn.ModuleList(
-            nn.Linear(linear, horizon) for _ in range(members if linear else 0)
-        )
-        for way in self.linear.parameters():
-            nn.init.zeros_(way)  # the network alone, to begin with
+        self.linear = linear
+        if linear:
+            self.register_buffer("linear_weight", torch.zeros(linear, horizon))
+            self.register_buffer("linear_offset", torch.zeros(horizon))
+            for member in self.networks:  # the map alone, to begin with
+                nn.init.zeros_(member.decoder.weight)
+                nn.init.zeros_(member.decoder.bias)
         self.register_buffer("fitted", torch.tensor(False))
         self.register_buffer("reading_mean", torch.zeros(()))
         self.register_buffer("reading_std", torch.ones(()))
@@ -131,7 +136,7 @@ class Forecaster(nn.Module):
         known: list[str],
         horizon: int,
         relative: bool,
-        calendar: bool,
+        calendar: bool | Sequence[Cycle],
         flags: bool,
         seasons: list[int],
         meter_features: int,
@@ -141,7 +146,7 @@ class Forecaster(nn.Module):
             "reading",
             *covariates,
             *["level"] * relative,
-            *[f"calendar {n}" for n in range(CALENDAR_FEATURES * calendar)],
+            *[f"calendar {n}" for n in range(CALENDAR_FEATURES * bool(calendar))],
             *[f"meter {n}" for n in range(meter_features)],
             *["zero", "repeat"] * flags,
             *[f"reading {season} before" for season in seasons],
@@ -168,6 +173,17 @@ class Forecaster(nn.Module):
         self.covariate_mean.copy_(torch.tensor(covariate_mean))
         self.covariate_std.copy_(torch.tensor(covariate_std))
         self.fitted.fill_(True)
+
+    @torch.no_grad()
+    def fit_linear(self, weight: torch.Tensor, offset: torch.Tensor) -> None:
+        """Take over a linear model of the training windows, all in the transform's units.
+
+        Args:
+            weight: (L, horizon), of a window's readings less the last of them.
+            offset: (horizon,); with it the forecast less that last reading.
+        """
+        self.linear_weight.copy_(weight)
+        self.linear_offset.copy_(offset)
 
     def forward(
         self,
@@ -202,18 +218,20 @@ class Forecaster(nn.Module):
         known: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The same of each network, (members, B, horizon, 1 + Q): what each is trained on."""
-        scaled = (self.transformed(reading) - self.reading_mean) / self.reading_std  # (B, L)
+        transformed = self.transformed(reading)
+        scaled = (transformed - self.reading_mean) / self.reading_std  # (B, L)
         level = scaled[:, -1:] if self.relative else torch.zeros_like(scaled[:, :1])
         unit = self._unit(scaled)
         relative = (scaled - level) / unit
         features = self._features(reading, relative, level, covariates, minute, key, known)
         output = torch.stack([network(features) for network in self.networks])
         forecast = self._ascending(output.float())
-        if self.linear:
-            beside = torch.stack([way(relative) for way in self.linear])
-            forecast = forecast + beside.float().unsqueeze(-1)
         forecast = forecast * unit.unsqueeze(-1) + level.unsqueeze(-1)
-        return forecast * self.reading_std + self.reading_mean
+        forecast = forecast * self.reading_std + self.reading_mean
+        if self.linear:
+            change = (transformed - transformed[:, -1:]) @ self.linear_weight + self.linear_offset
+            forecast = forecast + change.float().unsqueeze(-1)
+        return forecast
 
     def _unit(self, scaled: torch.Tensor) -> torch.Tensor:
         """(B, 1): what of each window's readings is 1 to the network."""
@@ -273,10 +291,9 @@ class Forecaster(nn.Module):
         features = [F.pad(torch.cat(past, dim=-1), (0, 0, 0, more))]
         if self.relative:
             features.append(level.expand(-1, steps).unsqueeze(-1))
-        if self.calendar:
-            features.append(
-                calendar_features(minute + more * self.step, steps, self.step, self.span)
-            )
+        if self.cycles:
+            last = minute + more * self.step
+            features.append(calendar_features(last, steps, self.step, self.span, self.cycles))
         if self.meters is not None:
             nobody = torch.zeros_like(minute)  # 0 is no meter's key
             own = self.meters(nobody if key is None else key)

@@ -50,11 +50,13 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         raise DataError(f"{path} was not written by train.py")
     for name, value in LATER.items():
         hparams.setdefault(name, value)
-    weight = checkpoint["state_dict"]["forecaster.network.decoder.weight"]
-    if len(weight) == len(hparams["quantiles"]):
+    state = checkpoint["state_dict"]
+    bare = len(state["forecaster.network.decoder.weight"]) == len(hparams["quantiles"])
+    if bare or "forecaster.linear.0.weight" in state:
+        what = "quantiles and no forecast beside them" if bare else "a linear map that was trained"
         raise DataError(
-            f"{path} has quantiles and no forecast beside them, as an earlier version of this code "
-            "trained them: train anew, or use that version"
+            f"{path} has {what}, as an earlier version of this code had it: train anew, or use "
+            "that version"
         )
     return checkpoint
 

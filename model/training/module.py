@@ -8,6 +8,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch.optim import SGD, AdamW, Optimizer
 
+from model.calendar import Cycle
 from model.forecaster import MEDIAN, Forecaster
 from model.inference.checkpoint import NO_SCALING
 from model.optim import (
@@ -42,8 +43,9 @@ class S4ConvDModule(L.LightningModule):
             auto is none where negative readings are more than a tenth of all that was read.
         relative: see each window relative to its last reading, and forecast the difference.
         amplitude: see each window in units of its own standard deviation, and forecast in them.
-        linear: put a linear map of the window's readings beside the network.
-        calendar: tell the model the time of day, weekday and season of what it predicts.
+        linear: fit a linear model of the window first; the network learns what it leaves.
+        calendar: tell the model the time of day, weekday and season of what it predicts; false is
+            none of them, and [day,week] is these two.
         flags: tell the model which readings are 0 and which repeat the one before.
         seasons: tell the model the reading that lies so many ticks before each predicted one.
         meter_features: numbers that are learnt for each meter, by which it is told from the others.
@@ -76,7 +78,7 @@ class S4ConvDModule(L.LightningModule):
         relative: bool = True,
         amplitude: bool = False,
         linear: bool = False,
-        calendar: bool = True,
+        calendar: bool | list[Cycle] = True,
         flags: bool = False,
         seasons: list[int] = [],  # noqa: B006
         meter_features: int = 0,
@@ -177,6 +179,8 @@ class S4ConvDModule(L.LightningModule):
                 scaling.covariate_mean,
                 scaling.covariate_std,
             )
+            if self.forecaster.linear:
+                self.forecaster.fit_linear(*map(torch.from_numpy, data.linear_map()))
             if self.forecaster.meters is not None:
                 self.forecaster.meters.learn(torch.from_numpy(data.windows["train"].series.keys()))
             if self.start is not None:

@@ -19,11 +19,11 @@ PARTS = ("encoder", "blocks", "decoder", "meters")
 # Hyperparameters that the weights were made for.
 OF_THE_WEIGHTS = (
     *("channels", "blocks", "state_size", "members", "norm", "init"),
-    *("transform", "amplitude"),
+    *("transform", "amplitude", "linear"),
 )
 # Hyperparameters that may be others: of encoder and decoder a part is then made anew, or nothing.
 FEATURES = ("relative", "calendar", "flags", "seasons", "meter_features", "horizon")
-OF_THE_DATA = (*FEATURES, "quantiles", "window", "linear")
+OF_THE_DATA = (*FEATURES, "quantiles", "window")
 
 
 def adopt_network(config: Namespace, checkpoint: dict[str, Any], args: list[str]) -> None:
@@ -127,11 +127,12 @@ class Start:
 
 
 def _linear(state: State, own: State) -> list[str]:
-    """The linear maps, where both have them, of as many readings to as many."""
-    names = [name for name in own if name.startswith("linear.")]
-    known = [n for n in names if n in state and own[n].shape == state[n].shape]
-    own |= {name: state[name] for name in known}
-    return [] if known == names else ["the linear map, which begins at 0"]
+    """The linear model, where both have one, of as many readings to as many."""
+    names = [name for name in own if name.startswith("linear_")]
+    if any(own[name].shape != state[name].shape for name in names):
+        return ["the linear model, fitted to these data"]
+    own |= {name: state[name] for name in names}
+    return []
 
 
 def _meters(state: State, own: State) -> list[str]:

@@ -143,6 +143,17 @@ def test_quantiles_without_a_forecast_are_refused(run: RunTrain, tmp_path: Path)
     assert_refused(r, "old.ckpt", "no forecast beside them", "train anew")
 
 
+def test_a_linear_map_that_was_trained_is_refused(run: RunTrain, tmp_path: Path) -> None:
+    """As an earlier version had one beside each network."""
+    trained = run("--data.path", table(tmp_path / "own.csv"), *OWN, *THREE, "--model.linear=true")
+    checkpoint = torch.load(trained.best, weights_only=True)
+    state = checkpoint["state_dict"]
+    state["forecaster.linear.0.weight"] = state.pop("forecaster.linear_weight").T
+    torch.save(checkpoint, tmp_path / "old.ckpt")
+    r = run("predict", "--ckpt_path", tmp_path / "old.ckpt", "--data.path", tmp_path / "own.csv")
+    assert_refused(r, "old.ckpt", "a linear map that was trained", "train anew")
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [

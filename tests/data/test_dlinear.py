@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from data import dlinear
-from data.dlinear import dlinear_forecast
+from data.dlinear import dlinear_forecast, linear_map
 from data.series import SeriesSet
 from data.windows import Windows, find_windows
 from tests.conftest import Run
@@ -44,6 +44,23 @@ def test_it_continues_waves_on_a_slope_below_zero() -> None:
     forecast = dlinear_forecast(train, val, test, log1p=False)
     assert forecast.shape == (len(test), 6)
     assert np.abs(forecast - test.targets()).max() < 0.1
+
+
+@pytest.mark.parametrize("log1p", [True, False])
+def test_as_one_map_it_is_the_same(log1p: bool) -> None:
+    rng = np.random.default_rng(1)
+    reading = 20 + rng.standard_normal(900).cumsum().clip(-15, 15) + rng.standard_normal(900)
+    of = series(np.maximum(reading, 0), np.zeros(900))
+    three = parts(of, 40, 4)
+    weight, offset = linear_map(*three[:2], log1p)
+    assert (weight.shape, offset.shape) == ((40, 4), (4,))
+    windows = three[2]
+    view = np.lib.stride_tricks.sliding_window_view(of.reading, 40)[windows.cell]
+    seen = np.log1p(view.astype(float)) if log1p else view.astype(float)
+    last = seen[:, -1:]
+    found = last + (seen - last) @ weight + offset
+    found = np.expm1(found) if log1p else found
+    np.testing.assert_allclose(found, dlinear_forecast(*three, log1p), rtol=1e-8)
 
 
 def test_a_covariate_that_tells_the_future_is_used() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from model.calendar import CALENDAR_FEATURES, calendar_features
-from model.forecaster import Forecaster, _before
+from model.forecaster import Forecaster, Transform, _before
 from model.losses import pinball, rmsle, signed_log1p
 
 B, L = 6, 12
@@ -173,6 +173,23 @@ def test_a_cycle_that_training_did_not_see_whole_is_not_told() -> None:
     assert (calendar_features(minute, 5, span=5 * 24 * 60)[..., 3] == 0).all()  # of the week
 
 
+def test_the_calendar_is_of_the_cycles_that_are_named() -> None:
+    """In the places that they have anyhow: weights of one choice fit another."""
+    minute = torch.tensor([25_000_000, 26_000_000])
+    each = [calendar_features(minute, 5, cycles=[cycle]) for cycle in ("day", "week", "year")]
+    assert [(of != 0).any((0, 1)).sum() for of in each] == [6, 6, 2]
+    assert torch.equal(sum(each), calendar_features(minute, 5))
+    torch.manual_seed(3)
+    inputs = windows()
+    named = {str(calendar): forecaster(calendar=calendar) for calendar in (True, ["day"], ["week"])}
+    for model in named.values():
+        model.load_state_dict(named["True"].state_dict())
+    found = [model(*inputs) for model in named.values()]
+    assert not torch.equal(found[0], found[1])
+    assert not torch.equal(found[1], found[2])
+    assert forecaster(calendar=[]).features == forecaster(calendar=False).features
+
+
 # -- several readings ahead, quantiles ---------------------------------------------------------
 
 
@@ -295,7 +312,8 @@ def test_twice_the_amplitude_is_twice_the_forecast() -> None:
     for amplitude in (True, False):
         torch.manual_seed(4)
         model = forecaster(transform="none", amplitude=amplitude, linear=L, horizon=2)
-        torch.nn.init.normal_(model.linear[0].weight, std=0.1)
+        torch.nn.init.normal_(model.network.decoder.weight)
+        model.fit_linear(0.1 * torch.randn(L, 2), torch.zeros(2))
         once, twice = (
             model(last + k * (reading - last), covariates, minute)[..., 0] - last for k in (1, 2)
         )
@@ -305,30 +323,38 @@ def test_twice_the_amplitude_is_twice_the_forecast() -> None:
 
 def test_a_still_window_is_not_magnified() -> None:
     """A dead meter's deviation is 0."""
-    model = forecaster(amplitude=True, transform="none", linear=L)
+    model = forecaster(amplitude=True, transform="none")
     _, covariates, minute = windows()
     found = model(torch.full((B, L), 7.0), covariates, minute)
     assert torch.isfinite(found).all()
     off = (found.flatten() - 7).abs().max()
-    plain = forecaster(transform="none", linear=L)
+    plain = forecaster(transform="none")
     plain.load_state_dict(model.state_dict())
     farther = (plain(torch.full((B, L), 7.0), covariates, minute).flatten() - 7).abs().max()
     torch.testing.assert_close(20 * off, farther, rtol=1e-3, atol=1e-4)
 
 
-def test_the_linear_map_begins_at_nothing_and_is_of_each_member() -> None:
+@pytest.mark.parametrize("transform", ["log1p", "none"])
+def test_the_forecast_is_a_linear_one_and_what_it_leaves(transform: Transform) -> None:
+    """To begin with the linear one alone, of each member and for each quantile's middle."""
     torch.manual_seed(8)
-    model = forecaster(members=2, linear=L, horizon=3, quantiles=[0.1, 0.5, 0.9])
-    alone = forecaster(members=2, horizon=3, quantiles=[0.1, 0.5, 0.9])
-    alone.load_state_dict(model.state_dict(), strict=False)
+    levels = [0.1, 0.5, 0.9]
+    options: Any = {"members": 2, "horizon": 3, "quantiles": levels, "transform": transform}
+    model = forecaster(**options, linear=L, amplitude=True)
+    weight, offset = torch.randn(L, 3), torch.randn(3)
+    model.fit_linear(weight, offset)
     inputs = windows()
-    assert torch.equal(model(*inputs), alone(*inputs))
-    torch.nn.init.normal_(model.linear[1].weight)
-    reading = (torch.log1p(inputs[0]) - 3.0) / 1.5
-    more = 1.5 * model.linear[1](reading - reading[:, -1:])
-    found = model.of_members(*inputs) - alone.of_members(*inputs)
-    assert (found[0] == 0).all()
-    torch.testing.assert_close(found[1], more.unsqueeze(-1).expand(-1, -1, 4), rtol=1e-3, atol=1e-4)
+    reading = torch.log1p(inputs[0]) if transform == "log1p" else inputs[0]
+    linear = reading[:, -1:] + (reading - reading[:, -1:]) @ weight + offset
+    found = model.of_members(*inputs)
+    for output in (0, 2):  # the forecast, and the median
+        torch.testing.assert_close(found[..., output], linear.expand(2, -1, -1))
+    for member in model.networks:
+        torch.nn.init.normal_(member.decoder.weight)
+    alone = forecaster(**options, amplitude=True)
+    alone.load_state_dict(model.state_dict(), strict=False)
+    learnt = alone.of_members(*inputs) + (linear - reading[:, -1:]).unsqueeze(-1)
+    torch.testing.assert_close(model.of_members(*inputs), learnt, rtol=1e-4, atol=1e-4)
 
 
 # -- members -----------------------------------------------------------------------------------

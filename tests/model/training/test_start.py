@@ -131,17 +131,21 @@ def test_members_come_along_and_freeze_together(run: RunTrain) -> None:
     assert_refused(refused, "--model.members is 3", "for 2")
 
 
-def test_a_linear_map_comes_along_where_it_fits(run: RunTrain) -> None:
-    options = [*NINE, "--model.linear=true", "--model.lr=0.01"]
-    first = run(*options)
-    r = begun(run, *NINE, "--init_from", first.best)
-    assert "made anew: nothing" in r.text
-    before = state(first.best)
-    assert (before["linear.0.weight"] != 0).any()
-    assert torch.equal(weights(r)["linear.0.weight"], before["linear.0.weight"])
+def test_a_linear_model_comes_along_where_it_fits(run: RunTrain) -> None:
+    first = run(*NINE, "--model.linear=true", "--model.lr=0.01")
+    assert first.code == 0, first.text
+    before = state(first.best)["linear_weight"]
+    assert (before != 0).any()
+    other = [*one_file(INPUTS / "A08_two_series.csv"), "--data.covariates=[]"]
+    r = begun(run, *other, "--init_from", first.best)
+    assert torch.equal(weights(r)["linear_weight"], before)
+    assert "the linear model" not in r.text
     longer = begun(run, *NINE, "--init_from", first.best, "--data.window=3")
-    assert "made anew: the linear map, which begins at 0\n" in longer.text
-    assert (weights(longer)["linear.0.weight"] == 0).all()
+    assert "made anew: the linear model, fitted to these data\n" in longer.text
+    assert weights(longer)["linear_weight"].shape == (3, 1)
+    assert (weights(longer)["linear_weight"] != 0).any()
+    refused = run(*NINE, "--init_from", first.best, "--model.linear=false")
+    assert_refused(refused, "--model.linear is False", "for True")
 
 
 def test_such_a_run_is_resumed_as_any_other(run: RunTrain, trained: Run) -> None:

@@ -63,7 +63,7 @@ def adopt_checkpoint(config: Namespace, checkpoint: dict[str, Any], args: list[s
 
 
 def adopt_roles(config: Namespace, checkpoint: dict[str, Any], args: list[str]) -> None:
-    """Let a file to predict have the columns of the table that was trained on.
+    """Let a table that is named have the columns of the one that was trained on.
 
     An option that says what one of them is says it of all: the checkpoint is then not asked.
     """
@@ -77,11 +77,12 @@ def adopt_roles(config: Namespace, checkpoint: dict[str, Any], args: list[str]) 
         "time_format": roles.time_format,
     }
     named = command_line_options(args) | config_file_options(args)
-    file = config.data.predict_path
-    if file is None or roles == GEPIII_ROLES or named & {f"data.{name}" for name in columns}:
+    table = config.data.predict_path or config.data.path
+    if table is None or roles == GEPIII_ROLES or named & {f"data.{name}" for name in columns}:
         return
     for name, value in columns.items():
         config[f"data.{name}"] = value
+    file = table[0] if isinstance(table, list) else table
     rank_zero_info(f"{file.name}: columns as in the checkpoint's table ({roles.words})")
 
 

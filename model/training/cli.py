@@ -113,8 +113,7 @@ class TrainCLI(LightningCLI):
         if path is not None:
             checkpoint = read_checkpoint(Path(path))
             adopt_checkpoint(config, checkpoint, self.raw_args)
-            if subcommand == "predict":
-                adopt_roles(config, checkpoint, self.raw_args)
+            adopt_roles(config, checkpoint, self.raw_args)
             if subcommand == "fit":
                 self.epochs_done = epochs_done(checkpoint)
                 steps = checkpoint["global_step"]

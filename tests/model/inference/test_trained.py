@@ -1,6 +1,7 @@
 """A trained model from Python: what train.py predict writes, from a table in memory."""
 
 import logging
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -84,6 +85,25 @@ def test_python_and_the_command_line_forecast_the_same(
             np.testing.assert_allclose(ours, theirs, rtol=1e-6)
         else:
             assert (ours == theirs).all(), name
+
+
+@pytest.mark.parametrize("subcommand", ["predict", "test"])
+def test_the_table_itself_needs_no_columns_again(
+    run: RunTrain, tmp_path: Path, subcommand: str
+) -> None:
+    path = long_table(tmp_path / "t.csv")
+    trained = run("--data.path", path, *WARM)
+    r = run(subcommand, "--ckpt_path", trained.best, "--data.path", path)
+    assert r.code == 0, r.text
+    assert r.text.count("t.csv: columns as in the checkpoint's table") == 1
+    if subcommand == "test":
+        assert len(scores_of(r)) == 2
+        assert scores_of(r) == scores_of(trained)
+
+
+def scores_of(run: Run) -> list[str]:
+    """Its table's line of all rows."""
+    return re.findall(r"^all .*", run.text, re.MULTILINE)
 
 
 def test_a_wide_table_is_read_as_it_was_trained_on(run: RunTrain, tmp_path: Path) -> None:

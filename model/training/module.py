@@ -105,6 +105,11 @@ class S4ConvDModule(L.LightningModule):
                 raise UsageError(
                     f"--model.seasons: {season} does not lie in --data.window, {window}"
                 )
+        if linear and not relative:
+            raise UsageError(
+                "--model.linear forecasts from a window's last reading on, and so does the network "
+                "beside it: leave --model.relative false out"
+            )
         if meter_features < 0:
             raise UsageError(f"--model.meter_features must be 0 or more, not {meter_features}")
         sizes = {"channels": channels, "blocks": blocks, "state_size": state_size}

@@ -163,6 +163,8 @@ def test_a_linear_map_that_was_trained_is_refused(run: RunTrain, tmp_path: Path)
         (["--data.horizon=0"], ["--data.horizon must be 1 or more"]),
         (["--data.horizon=77"], ["too short", "needed=81"]),
         (["--model.seasons=[24]"], ["--model.seasons: 24", "--data.window, 4"]),
+        (["--model.linear=true", "--model.relative=false"], ["--model.linear", "relative false"]),
+        (["--model.calendar=[month]"], ["--model.calendar", "month"]),
         (["--data.known=[tariff]", "--data.covariates=[tariff]"], ["--data.known: tariff"]),
         (["--data.boosting=true"], ["--data.boosting", "LightGBM"]),
     ],

@@ -39,7 +39,7 @@ from model.training.checkpoint import (
 )
 from model.training.epochs import choose_epochs, epochs_done, refuse_finished
 from model.training.errors import UsageError
-from model.training.execution import allow_tf32, choose_kernel, choose_step, sizes_of
+from model.training.execution import choose_kernel, choose_precision, choose_step, sizes_of
 from model.training.help import SUBCOMMANDS, explain, short_help
 from model.training.logger import StepLogger
 from model.training.module import S4ConvDModule
@@ -205,8 +205,7 @@ class TrainCLI(LightningCLI):
         self.model.start = self.start
         if self.subcommand == "fit":
             freeze(self.model.forecaster, self.config.fit.freeze)
-        usual = name == "fused" or step == "published"
-        in_tf32 = allow_tf32(config.matmul_precision, usual, device)
+        in_tf32 = choose_precision(config, self.trainer, step, name)
         tf32 = ", products in TF32" if in_tf32 else ""
         form = {"graph": ", replayed as a graph", "published": ", passes as published"}
         how = f"{note} on {device}{tf32}{form.get(step, '')}"

@@ -59,8 +59,7 @@ def choose_kernel(
         if asked == "fused":
             check_sizes(*sizes)
         return asked, note
-    tf32 = config.matmul_precision != "highest" and str(trainer.precision).startswith("32")
-    for name in _candidates(device, step, tf32, sizes):
+    for name in _candidates(device, step, _may_round(config, trainer), sizes):
         try:
             return name, prepare_kernel(name, device)
         except KernelUnavailableError as error:
@@ -81,6 +80,26 @@ def _candidates(device: torch.device, step: str, tf32: bool, sizes: tuple[int, i
     return ["fused", *names] if hopper and tf32 else names
 
 
+def _may_round(config: Any, trainer: L.Trainer) -> bool:
+    """Whether products are of float32, and nobody asked for all of its digits."""
+    return config.matmul_precision != "highest" and str(trainer.precision).startswith("32")
+
+
+def choose_precision(config: Any, trainer: L.Trainer, step: str, kernel: str) -> bool:
+    """Set the precision of float32 products for a run, and say whether they are in TF32.
+
+    Args:
+        config: the run's options; --kernel auto is to be fast, in the precision, too.
+        trainer: knows the device and the precision.
+        step: of `choose_step`.
+        kernel: of `choose_kernel`.
+    """
+    device = trainer.strategy.root_device
+    fast = config.kernel == AUTO and device.type == "cuda" and _may_round(config, trainer)
+    usual = fast or kernel == "fused" or step == "published"
+    return allow_tf32(config.matmul_precision, usual, device)
+
+
 def allow_tf32(asked: str | None, usual: bool, device: torch.device) -> bool:
     """Set the precision of float32 products, and say whether it makes a difference.
 
@@ -89,8 +108,10 @@ def allow_tf32(asked: str | None, usual: bool, device: torch.device) -> bool:
         usual: whether TF32 is meant, where nobody asked. It is for the fused block, which is
             written for it, and for the published passes: PyTorch has their convolutions of size 1
             in TF32 unless it is told, and in float32 their step takes more than twice as long.
-        device: where the run is.
+        device: where the run is; GPUs before Ampere have no TF32.
     """
     precision = asked or ("high" if usual else "highest")
     set_matmul_precision(precision)
-    return precision == "high" and device.type == "cuda"
+    if precision == "highest" or device.type != "cuda":
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0)

@@ -32,7 +32,7 @@ def add_options(parser: LightningArgumentParser) -> None:
         "--matmul_precision",
         type=Literal["highest", "high"] | None,
         default=None,
-        help="float32 products on a GPU in full, or in TF32: high (with fused, published)",
+        help="float32 products on a GPU in full, or in TF32: high (with auto, fused, published)",
     )
     parser.add_argument(
         "--init_from",

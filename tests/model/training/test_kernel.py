@@ -3,9 +3,12 @@
 import csv
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
+from lightning import Trainer
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from cuda_ops import BLOCK_KERNELS
@@ -153,6 +156,7 @@ def test_a_hundred_steps_with_every_kernel(run: Runner, monkeypatch: pytest.Monk
     ("options", "in_tf32"),
     [
         ([], False),
+        (["--kernel=auto"], False),  # of a CPU
         (["--matmul_precision=high"], True),
         (["--step=published"], True),
         (["--step=published", "--matmul_precision=highest"], False),
@@ -164,6 +168,41 @@ def test_full_precision_is_that_of_all_products(run: Runner, options, in_tf32) -
     run(*NINE, "--kernel=pytorch", *options)
     assert torch.backends.cudnn.allow_tf32 is in_tf32
     assert torch.get_float32_matmul_precision() == ("high" if in_tf32 else "highest")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "options", "capability", "in_tf32"),
+    [
+        ("auto", {}, (8, 0), True),
+        ("auto", {}, (7, 5), False),  # a T4 has none, and is not said to
+        ("auto", {"matmul_precision": "highest"}, (9, 0), False),
+        ("auto", {"precision": "bf16-mixed"}, (9, 0), False),
+        ("warp_tiled", {}, (9, 0), False),
+        ("warp_tiled", {"matmul_precision": "high"}, (9, 0), True),
+    ],
+)
+def test_what_is_fast_is_in_tf32(
+    monkeypatch: pytest.MonkeyPatch, kernel, options, capability, in_tf32
+) -> None:
+    """`auto` is, on a GPU that has it; what is asked for by name is in float32 unless told."""
+    asked = {"matmul_precision": None, "precision": "32-true"} | options
+    config = SimpleNamespace(kernel=kernel, matmul_precision=asked["matmul_precision"])
+    strategy = SimpleNamespace(root_device=torch.device("cuda:0"))
+    trainer = SimpleNamespace(precision=asked["precision"], strategy=strategy)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    said = execution.choose_precision(config, cast(Trainer, trainer), "graph", "warp_tiled")
+    assert said is in_tf32
+
+
+@pytest.mark.gpu
+def test_auto_is_in_tf32_on_a_gpu(run: Runner) -> None:
+    """A day ahead the fastest kernel is not the fused one, and Lightning said to use TF32."""
+    day = [*GPU, "--data.window=48", "--data.horizon=24", "--trainer.max_steps=2"]
+    done = run(*day)
+    assert ("products in TF32" in done.text) == (torch.cuda.get_device_capability() >= (8, 0))
+    assert "kernel: warp_tiled" in done.text
+    assert "Tensor Cores" not in done.text
+    assert "products in TF32" not in run(*day, "--matmul_precision=highest").text
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """What train.py wrote, read without Lightning: the forecaster, and the columns' parts."""
 
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 from data.columns import DataError, Roles
 from data.grid import HOUR
 from model.forecaster import Forecaster
+from model.s4convd import S4ConvD
 
 # Hyperparameters that older checkpoints do not have, and what they were without them.
 LATER: dict[str, Any] = {
@@ -26,6 +28,7 @@ LATER: dict[str, Any] = {
 }
 # Hyperparameters that are no arguments of a `Forecaster` by their names.
 OF_THE_TRAINING = ("window", "optimizer", "lr", "weight_decay", "_instantiator")
+ARGUMENTS = {*signature(Forecaster).parameters, *signature(S4ConvD).parameters, "static"}
 PREFIX = "forecaster."  # of its tensors, in the LightningModule's state
 NO_SCALING = (
     "the checkpoint holds no scaling, so its forecasts would be in no known unit; take one that "
@@ -48,6 +51,12 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     hparams = checkpoint.get("hyper_parameters", {}) if isinstance(checkpoint, dict) else {}
     if "covariates" not in hparams:
         raise DataError(f"{path} was not written by train.py")
+    unknown = sorted(hparams.keys() - ARGUMENTS - {*OF_THE_TRAINING})
+    if unknown:
+        raise DataError(
+            f"{path} was written by a later version of this code, whose settings "
+            f"{', '.join(unknown)} are not known here: use that version"
+        )
     for name, value in LATER.items():
         hparams.setdefault(name, value)
     state = checkpoint["state_dict"]

@@ -154,6 +154,17 @@ def test_a_linear_map_that_was_trained_is_refused(run: RunTrain, tmp_path: Path)
     assert_refused(r, "old.ckpt", "a linear map that was trained", "train anew")
 
 
+def test_a_checkpoint_of_a_later_version_is_refused(run: RunTrain, tmp_path: Path) -> None:
+    """It was a traceback: whatever its new setting does would be left out."""
+    trained = run("--data.path", table(tmp_path / "own.csv"), *OWN, *THREE)
+    checkpoint = torch.load(trained.best, weights_only=True)
+    checkpoint["hyper_parameters"]["holidays"] = ["GB"]
+    torch.save(checkpoint, tmp_path / "new.ckpt")
+    for command in (["predict", "--ckpt_path"], ["fit", *OWN, *THREE, "--init_from"]):
+        r = run(*command, tmp_path / "new.ckpt", "--data.path", tmp_path / "own.csv")
+        assert_refused(r, "new.ckpt", "a later version", "holidays")
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
